@@ -1,0 +1,3 @@
+"""tunerd: a kernel-tuning daemon for GPU servers."""
+
+__version__ = "0.1.0"
