@@ -70,3 +70,11 @@ class SpoolError(TunerError):
 
 class ModelError(TunerError):
     """A stored model is absent, damaged, or made for other features."""
+
+
+class TuningError(TunerError):
+    """A job ends without an answer: no configuration of the kernel gives right results."""
+
+
+class JobInterrupted(TunerError):
+    """The daemon was asked to stop; the job's measurements are in the log and it goes on from there."""

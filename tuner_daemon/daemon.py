@@ -1,0 +1,137 @@
+"""The loop: one turn serves one spec. Start-up is recovery; a signal sets a flag; everything else is the engine's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tuner_daemon.engine import Answer, Engine
+from tuner_daemon.errors import DeviceError, InputError, JobInterrupted, MissingPartError, TuningError
+from tuner_daemon.records.spec import KernelSpec
+from tuner_daemon.session import Progress
+
+logger = logging.getLogger(__name__)
+
+
+class Entry(Protocol):
+    """A spec that waits."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+
+class Claim(Protocol):
+    """A spec that this daemon works on."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+
+class Spool(Protocol):
+    """The folders a spec moves through; see storage.spool."""
+
+    def recover(self) -> None: ...
+
+    def scan(self) -> Sequence[Any]: ...
+
+    def claim(self, entry: Any) -> Any: ...
+
+    def release(self, claimed: Any) -> None: ...
+
+    def finish(self, claimed: Any, job: str) -> None: ...
+
+    def fail(self, claimed: Any, reason: str) -> None: ...
+
+    def counts(self) -> Mapping[str, int]: ...
+
+
+@dataclass
+class Daemon:
+    """Parts are passed in; ``serve`` returns when ``stop`` is set and the current round is in the log."""
+
+    spool: Spool
+    engine: Engine
+    load: Callable[[Path], KernelSpec]
+    priority_of: Callable[[Path], int]
+    allowed: Callable[[KernelSpec], str | None]  # a reason to refuse, or None
+    publish_status: Callable[[Mapping[str, Any]], None]
+    notify: Callable[[str], None] = lambda _: None
+    poll_s: float = 0.5
+    stop: threading.Event = field(default_factory=threading.Event)
+    wake: threading.Event = field(default_factory=threading.Event)
+
+    def serve(self) -> None:
+        """Raises DeviceError when the device is broken: the service manager starts the daemon anew."""
+        self.spool.recover()
+        self.notify("READY=1")
+        self._idle()
+        while not self.stop.is_set():
+            self.notify("WATCHDOG=1")
+            if not self.serve_one():
+                self.wake.wait(self.poll_s)
+                self.wake.clear()
+        self.notify("STOPPING=1")
+        self.publish_status({"state": "stopped"})
+
+    def serve_one(self) -> bool:
+        """One turn: the most urgent spec from ``incoming/`` to its end. False if nothing waits."""
+        waiting = self.spool.scan()
+        if not waiting:
+            return False
+        urgent = max(waiting, key=lambda entry: self.priority_of(entry.path)) if len(waiting) > 1 else waiting[0]
+        claimed = self.spool.claim(urgent)
+        if claimed is None:  # somebody took it away between the scan and now
+            return True
+        self._serve(claimed)
+        self._idle()
+        return True
+
+    def _serve(self, claimed: Claim) -> None:
+        began_s = time.monotonic()
+        try:
+            spec = self.load(claimed.path)
+            if reason := self.allowed(spec):
+                self.spool.fail(claimed, reason)
+                return
+            answer = self.engine.answer(spec, observe=self._observer(claimed.name), stop=self.stop)
+        except (InputError, TuningError, MissingPartError) as error:
+            logger.warning("%s: failed: %s", claimed.name, error)
+            self.spool.fail(claimed, str(error))
+        except JobInterrupted as pause:
+            logger.info("%s: %s", claimed.name, pause)
+            self.spool.release(claimed)
+        except DeviceError:
+            logger.exception("%s: the device is broken", claimed.name)
+            raise
+        else:
+            self._finish(claimed, answer, time.monotonic() - began_s)
+
+    def _finish(self, claimed: Claim, answer: Answer, wall_s: float) -> None:
+        how = "answered from what is known" if answer.known else f"tuned in {wall_s:.1f} s"
+        logger.info("%s: job %s %s: %s", claimed.name, answer.job, how, answer.result["verdict"])
+        self.spool.finish(claimed, answer.job)
+
+    def _observer(self, name: str) -> Callable[[Progress], None]:
+        def observe(progress: Progress) -> None:
+            self.notify("WATCHDOG=1")
+            state = f"{name}: {progress.phase}, {progress.measured} of {progress.budget} measured"
+            self.notify(f"STATUS={state}")
+            running = {**asdict(progress), "speedup": progress.speedup, "spec": name}
+            self.publish_status({"state": "tuning", "running": running})
+
+        return observe
+
+    def _idle(self) -> None:
+        self.notify("STATUS=waiting for specs")
+        self.publish_status({"state": "waiting", "running": None})
