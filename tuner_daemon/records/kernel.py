@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from tuner_daemon.records.expression import Expression
 
@@ -68,7 +67,7 @@ class Argument:
 class Reference:
     """What a candidate's outputs are compared with; exactly one of the three is set."""
 
-    sources: Mapping[str, Source] = MappingProxyType({})  # language -> slow and plainly right source
+    sources: Mapping[str, Source] = field(default_factory=dict)  # language -> slow and plainly right source
     config: Mapping[str, Value] | None = None  # a configuration known to be good
     arrays: Mapping[str, Path] | None = None  # output argument -> .npy file
 
