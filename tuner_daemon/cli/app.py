@@ -1,0 +1,198 @@
+"""Commands: each one gathers its parts, calls one function and shows what came of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tuner_daemon.settings import Settings
+
+app = typer.Typer(
+    name="tunerd",
+    help="Tune GPU kernels: drop a spec, get a verified winner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+log_app = typer.Typer(help="The measurement log.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(log_app, name="log")
+
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", help="Settings file (default: $TUNERD_SETTINGS, /etc/tuner-daemon)")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+@app.command()
+def serve(settings_file: SettingsFile = None) -> None:
+    """Run the daemon in the foreground."""
+    from tuner_daemon.cli.service import run_daemon
+
+    run_daemon(_settings(settings_file))
+
+
+@app.command()
+def submit(
+    specs: Annotated[list[Path], typer.Argument(help="Spec files, or folders with a spec.toml")],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the results and print them.")] = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Give up waiting after so many seconds.")] = 3600.0,
+    as_json: Json = False,
+    settings_file: SettingsFile = None,
+) -> None:
+    """Drop specs into the watched folder."""
+    from tuner_daemon.cli.client import drop, wait_for
+    from tuner_daemon.cli.show import show_result
+
+    settings = _settings(settings_file)
+    names = [drop(settings, spec) for spec in specs]
+    if not wait:
+        _print({"submitted": names} if as_json else "\n".join(f"submitted {name}" for name in names))
+        return
+    failed = False
+    for name in names:
+        answer = wait_for(settings, name, timeout_s)
+        failed |= "reason" in answer and "result" not in answer
+        if as_json:
+            _print(answer)
+        elif "result" in answer:
+            show_result(answer["result"])
+        else:
+            print(f"tunerd: {name}: {answer['reason']}", file=sys.stderr)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def tune(
+    spec: Annotated[Path, typer.Argument(help="A spec file, or a folder with a spec.toml")],
+    as_json: Json = False,
+    settings_file: SettingsFile = None,
+) -> None:
+    """Tune one spec here and now, with a progress bar; same engine and log as the daemon."""
+    from tuner_daemon.cli.client import load
+    from tuner_daemon.cli.show import progress_bar, show_result
+    from tuner_daemon.cli.workshop import Workshop
+
+    settings = _settings(settings_file)
+    loaded = load(settings, spec)
+    with Workshop(settings) as workshop:
+        if as_json:
+            _print(dict(workshop.engine.answer(loaded).result))
+            return
+        with progress_bar() as observe:
+            answer = workshop.engine.answer(loaded, observe=observe)
+    show_result(answer.result, known=answer.known)
+
+
+@app.command()
+def check(
+    spec: Annotated[Path, typer.Argument(help="A spec file, or a folder with a spec.toml")],
+    as_json: Json = False,
+    settings_file: SettingsFile = None,
+) -> None:
+    """Say everything about a spec that can be said without running it."""
+    from tuner_daemon.cli.client import load
+    from tuner_daemon.engine import job_of
+    from tuner_daemon.records.space import ParamSpace
+
+    loaded = load(_settings(settings_file), spec)
+    space = ParamSpace(loaded.kernel, loaded.problem)
+    if baseline := loaded.kernel.baseline:
+        space.config(baseline)
+    facts = {
+        "kernel": loaded.kernel.name,
+        "job": job_of(loaded),
+        "device": loaded.device.kind,
+        "problem": dict(loaded.problem),
+        "parameters": {p.name: len(p.values) for p in loaded.kernel.parameters},
+        "space_size": space.size,
+        "space_size_exact": space.size_exact,
+        "budget": {"measurements": loaded.budget.measurements, "seconds": loaded.budget.seconds},
+    }
+    if as_json:
+        _print(facts)
+    else:
+        about = "" if space.size_exact else "about "
+        sizes = ", ".join(f"{name} = {value}" for name, value in loaded.problem.items())
+        _print(f"{loaded.kernel.name} ({sizes}) on {loaded.device.kind}: {about}{space.size} valid configurations; ok")
+
+
+@app.command()
+def status(as_json: Json = False, settings_file: SettingsFile = None) -> None:
+    """Show queue, running job, devices, models, last retrain and log size."""
+    from tuner_daemon.cli.client import gather_status
+    from tuner_daemon.cli.show import show_status
+
+    facts = gather_status(_settings(settings_file))
+    if as_json:
+        _print(facts)
+    else:
+        show_status(facts)
+
+
+@app.command()
+def retrain(as_json: Json = False, settings_file: SettingsFile = None) -> None:
+    """Run one offline retrain job: fit, evaluate, promote or refuse, say why."""
+    from tuner_daemon.cli.workshop import run_retrain
+
+    report = run_retrain(_settings(settings_file))
+    _print(report.as_dict() if as_json else report.text())
+    raise typer.Exit(0 if report.promoted or report.refused_fairly else 1)
+
+
+@app.command()
+def collect(
+    plan: Annotated[Path, typer.Argument(help="A plan: [[task]] tables with template, problem and count")],
+    settings_file: SettingsFile = None,
+) -> None:
+    """Measure widely and without bias, for pretraining. A second call goes on where the first one stopped."""
+    from tuner_daemon.cli.workshop import run_collect
+
+    run_collect(_settings(settings_file), plan, say=lambda line: print(line, file=sys.stderr))
+
+
+@log_app.command("stats")
+def log_stats(as_json: Json = False, settings_file: SettingsFile = None) -> None:
+    """Count rows, parts and bytes, by kernel and outcome."""
+    from tuner_daemon.cli.show import show_facts
+
+    facts = _log(settings_file).stats()
+    if as_json:
+        _print(facts)
+    else:
+        show_facts("measurement log", facts)
+
+
+@log_app.command("verify")
+def log_verify(as_json: Json = False, settings_file: SettingsFile = None) -> None:
+    """Read every part and compare it with its checksum."""
+    damaged = [str(part) for part in _log(settings_file).verify()]
+    _print({"damaged": damaged} if as_json else "\n".join(f"damaged: {part}" for part in damaged) or "every part is whole")
+    raise typer.Exit(1 if damaged else 0)
+
+
+@log_app.command("compact")
+def log_compact(settings_file: SettingsFile = None) -> None:
+    """Merge small parts into large ones."""
+    _log(settings_file).compact()
+
+
+def _settings(file: Path | None) -> Settings:
+    from tuner_daemon.settings import load_settings
+
+    return load_settings(file)
+
+
+def _log(settings_file: Path | None) -> Any:
+    from tuner_daemon.storage.log import ParquetLog
+
+    return ParquetLog(_settings(settings_file).log_dir)
+
+
+def _print(what: object) -> None:
+    print(what if isinstance(what, str) else json.dumps(what, indent=2, default=str))
