@@ -1,0 +1,11 @@
+// Slow and plainly right: one output element at a time, summed in double.
+extern "C" __global__ void matmul_reference(const float *A, const float *B, float *C, int m, int n, int k) {
+    const size_t count = (size_t)m * n;
+    const size_t threads = (size_t)gridDim.x * blockDim.x;
+    for (size_t element = (size_t)blockIdx.x * blockDim.x + threadIdx.x; element < count; element += threads) {
+        const size_t row = element / n, column = element % n;
+        double sum = 0.0;
+        for (int step = 0; step < k; ++step) sum += (double)A[row * k + step] * (double)B[(size_t)step * n + column];
+        C[element] = (float)sum;
+    }
+}
