@@ -78,3 +78,8 @@ class TuningError(TunerError):
 
 class JobInterrupted(TunerError):
     """The daemon was asked to stop; the job's measurements are in the log and it goes on from there."""
+
+
+class DiskFullError(TunerError):
+    """No space is left where the spool, the log or the models live. Nothing acknowledged is lost; the same call
+    succeeds once there is space."""

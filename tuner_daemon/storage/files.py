@@ -1,0 +1,196 @@
+"""Finish before you publish: every write of this package goes through here.
+
+A file or folder appears under its name complete and on disk, or not at all: write a hidden temporary beside it, fsync,
+rename, fsync the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tuner_daemon.errors import DiskFullError, TunerError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class FsyncError(OSError):
+    """fsync failed: whether the data is on disk is unknown, and asking again would not tell."""
+
+
+class Guard:
+    """Turns operating-system errors into the caller's exception.
+
+    A full disk becomes DiskFullError and may be tried again. After a failed fsync the guard refuses everything: the
+    kernel may have dropped the pages and would report success the next time, so only a restart is safe.
+    """
+
+    def __init__(self, error: type[TunerError]) -> None:
+        self._error = error
+        self._broken: str | None = None
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        if self._broken is not None:
+            raise self._error(self._broken)
+        try:
+            yield
+        except FsyncError as error:
+            self._broken = f"{what}: {error}; nothing more is written until a restart"
+            raise self._error(self._broken) from error
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError(f"{what}: {error}; free some space") from error
+            raise self._error(f"{what}: {error}") from error
+
+
+def temporary(path: Path) -> Path:
+    """A hidden name beside ``path``, which every reader ignores."""
+    return path.with_name(f".{path.name[:80]}.{uuid.uuid4().hex[:12]}.tmp")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes the names in ``folder`` durable. Raises FsyncError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _fsync(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def _fsync(descriptor: int, path: Path) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise FsyncError(error.errno, error.strerror, str(path)) from error
+
+
+def write_synced(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Writes a new file and fsyncs it; ``mode`` overrides the umask. Raises FileExistsError, FsyncError."""
+    with path.open("xb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
+        file.write(data)
+        file.flush()
+        _fsync(file.fileno(), path)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes ``folder`` and its parents durably."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    fsync_folder(folder.parent)
+
+
+def publish_bytes(path: Path, data: bytes) -> None:
+    """Puts ``data`` under ``path``, replacing what was there in one step. Raises FsyncError, OSError."""
+    publish_files(path.parent, {path.name: data})
+
+
+def publish_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Publishes several files of one folder in the mapping's order, for the price of one folder fsync.
+
+    After a crash a prefix of them may be there: name last the one that readers look for.
+    """
+    pending = {folder / name: temporary(folder / name) for name in files}
+    try:
+        for path, temp in pending.items():
+            write_synced(temp, files[path.name])
+        for path, temp in pending.items():
+            temp.replace(path)
+    except OSError:
+        for temp in pending.values():
+            remove(temp)
+        raise
+    fsync_folder(folder)
+
+
+def publish_new(temp: Path, path: Path) -> None:
+    """Gives a synced temporary file or non-empty folder the name ``path``. Raises FileExistsError if it is taken, also
+    when another process takes it at the same moment."""
+    if temp.is_dir():
+        _rename_folder_to_free_name(temp, path)
+    else:
+        path.hardlink_to(temp)  # unlike rename, fails where the name is taken
+        temp.unlink()
+    fsync_folder(path.parent)
+
+
+def _rename_folder_to_free_name(temp: Path, path: Path) -> None:
+    try:
+        temp.rename(path)
+    except OSError as error:  # a non-empty folder cannot be renamed over anything that is there
+        if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
+            raise FileExistsError(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+def publish_folder(temp: Path, path: Path) -> None:
+    """fsyncs everything in ``temp`` and renames it to the free name ``path``. Raises FileExistsError, FsyncError."""
+    fsync_tree(temp)
+    publish_new(temp, path)
+
+
+def fsync_tree(folder: Path) -> None:
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            descriptor = os.open(Path(parent, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                _fsync(descriptor, Path(parent, name))
+            finally:
+                os.close(descriptor)
+        fsync_folder(Path(parent))
+
+
+def move(source: Path, target: Path) -> None:
+    """Renames durably; the caller has made sure that ``target`` is free."""
+    source.rename(target)
+    fsync_folder(target.parent)
+    if source.parent != target.parent:
+        fsync_folder(source.parent)
+
+
+def replace_link(link: Path, target: str) -> None:
+    """Points the symlink ``link`` at ``target`` in one step."""
+    temp = temporary(link)
+    temp.symlink_to(target)
+    temp.replace(link)
+    fsync_folder(link.parent)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, link or folder tree if it is there. Never follows a link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_regular(path: Path, limit_bytes: int | None = None) -> bytes:
+    """The bytes of a regular file, read once. Raises OSError for a link, a FIFO, a device, or more than the limit."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        data = file.read() if limit_bytes is None else file.read(limit_bytes + 1)
+    if limit_bytes is not None and len(data) > limit_bytes:
+        raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(path))
+    return data
+
+
+def free_name(folder: Path, name: str) -> str:
+    """``name`` if nothing in ``folder`` has it, else stem-2.suffix, stem-3.suffix, …"""
+    path, number, candidate = Path(name), 1, name
+    while os.path.lexists(folder / candidate):
+        number += 1
+        candidate = f"{path.stem}-{number}{path.suffix}"
+    return candidate
