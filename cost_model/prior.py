@@ -1,0 +1,158 @@
+"""What was learned on other tasks: gradient-boosted trees on times standardised within each task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
+
+FAILURE_MARGIN = 0.5
+"""A failure's score lies this many standard deviations below the slowest 5 % of its task."""
+
+BOOSTER_FILE = "prior.ubj"
+METADATA_FILE = "prior.json"
+_FORMAT = 1
+
+
+class DamagedPriorError(ValueError):
+    """The stored prior is incomplete, unreadable, or was made for other features."""
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Rows of several tasks. ``x``: (n, d) float32, NaN where absent; ``log_s``: (n,), NaN for failures;
+    ``task``: (n,) task of each row, 0-based; ``anchor_log_s``: (tasks,) roofline log seconds, NaN if unknown;
+    ``weight``: (n,) or None for tasks weighted alike beyond ``Hyperparameters.task_rows`` rows."""
+
+    x: NDArray[np.float32]
+    log_s: NDArray[np.float64]
+    task: NDArray[np.int64]
+    anchor_log_s: NDArray[np.float64]
+    weight: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Values found to work on brute-forced tuning spaces of several kernels and devices."""
+
+    rounds: int = 300
+    max_depth: int = 8
+    eta: float = 0.08
+    subsample: float = 0.8
+    colsample_bytree: float = 0.6
+    task_rows: int = 2000  # beyond this many rows a task weighs no more
+
+
+def standardise(log_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], float, float]:
+    """(n,) scores of one task (higher is faster, failures below the slow end), mean and deviation of its log times."""
+    measured = log_s[np.isfinite(log_s)]
+    if measured.size == 0:
+        return np.zeros(log_s.shape), 0.0, 1.0
+    mean, deviation = float(measured.mean()), float(measured.std())
+    score = (mean - log_s) / max(deviation, 1e-6)
+    slow = np.quantile(score[np.isfinite(score)], 0.05) - FAILURE_MARGIN
+    return np.where(np.isfinite(score), score, slow), mean, deviation
+
+
+class Prior:
+    """A trained prior. ``schema`` names the features it was made for, ``groups`` what it has seen (kernel families)."""
+
+    def __init__(
+        self, booster: xgboost.Booster, *, schema: str, groups: frozenset[str], offset: float, deviation: float
+    ) -> None:
+        self._booster = booster
+        self.schema, self.groups = schema, groups
+        self.offset, self.deviation = offset, deviation
+
+    @classmethod
+    def train(
+        cls,
+        data: TrainingSet,
+        *,
+        schema: str,
+        groups: frozenset[str],
+        seed: int,
+        threads: int = 2,
+        hyperparameters: Hyperparameters | None = None,
+    ) -> Prior:
+        """Raises ValueError if there is not a single measured time."""
+        if not np.isfinite(data.log_s).any():
+            raise ValueError("no measured times to learn from")
+        chosen = hyperparameters or Hyperparameters()
+        target, weight, offset, deviation = _targets(data, chosen.task_rows)
+        parameters = asdict(chosen)
+        rounds = parameters.pop("rounds")
+        del parameters["task_rows"]
+        parameters |= {"objective": "reg:squarederror", "tree_method": "hist", "nthread": threads, "seed": seed}
+        matrix = xgboost.DMatrix(data.x, label=target, weight=weight, nthread=threads)
+        booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
+        return cls(booster, schema=schema, groups=groups, offset=offset, deviation=deviation)
+
+    def score(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """(n,) standard deviations faster than the task's mean, from (n, d) features."""
+        predicted: NDArray[np.float32] = self._booster.inplace_predict(x)
+        return predicted.astype(np.float64)
+
+    def log_s(self, x: NDArray[np.float32], anchor_log_s: float) -> NDArray[np.float64]:
+        """(n,) log seconds, the level taken from the roofline; without one (NaN) the level is arbitrary."""
+        level = 0.0 if np.isnan(anchor_log_s) else anchor_log_s + self.offset
+        return level - self.deviation * self.score(x)
+
+    def with_threads(self, threads: int) -> Prior:
+        """The same prior; predicts with so many threads from now on."""
+        self._booster.set_param({"nthread": threads})
+        return self
+
+    def save(self, folder: Path) -> None:
+        """Writes the trees as UBJSON and the rest as JSON into an existing folder."""
+        self._booster.save_model(folder / BOOSTER_FILE)
+        metadata = {
+            "format": _FORMAT,
+            "schema": self.schema,
+            "groups": sorted(self.groups),
+            "offset": self.offset,
+            "deviation": self.deviation,
+        }
+        (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path, *, schema: str) -> Prior:
+        """Raises DamagedPriorError if files are missing, damaged, or of another feature schema."""
+        try:
+            metadata: dict[str, Any] = json.loads((folder / METADATA_FILE).read_text())
+            booster = xgboost.Booster(model_file=folder / BOOSTER_FILE)
+            prior = cls(
+                booster,
+                schema=str(metadata["schema"]),
+                groups=frozenset(metadata["groups"]),
+                offset=float(metadata["offset"]),
+                deviation=float(metadata["deviation"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, xgboost.core.XGBoostError) as error:
+            raise DamagedPriorError(f"{folder}: {error}") from error
+        if prior.schema != schema or metadata["format"] != _FORMAT:
+            raise DamagedPriorError(f"{folder}: made for features {prior.schema}, want {schema}")
+        return prior
+
+
+def _targets(data: TrainingSet, task_rows: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float, float]:
+    """Scores and weights of all rows; median over tasks of (mean log time - anchor) and of the deviation."""
+    target = np.zeros(data.log_s.shape)
+    weight = np.ones(data.log_s.shape) if data.weight is None else data.weight.astype(np.float64)
+    offsets, deviations = [], []
+    for task in range(len(data.anchor_log_s)):
+        rows = np.flatnonzero(data.task == task)
+        if not np.isfinite(data.log_s[rows]).any():
+            weight[rows] = 0.0
+            continue
+        target[rows], mean, deviation = standardise(data.log_s[rows])
+        weight[rows] *= min(1.0, task_rows / len(rows))
+        offsets.append(mean - data.anchor_log_s[task])
+        deviations.append(deviation)
+    known = [offset for offset in offsets if np.isfinite(offset)]
+    return target, weight, float(np.median(known)) if known else 0.0, float(np.median(deviations))
