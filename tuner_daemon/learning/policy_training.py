@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tuner_daemon.learning.dataset import Transitions
 from tuner_daemon.learning.policy import Policy, Weights
 
 with warnings.catch_warnings():
@@ -24,21 +25,6 @@ with warnings.catch_warnings():
     import d3rlpy
     from d3rlpy.algos import IQL, IQLConfig
     from d3rlpy.models.encoders import VectorEncoderFactory
-
-
-@dataclass(frozen=True)
-class Transitions:
-    """Decisions of many episodes, those of an episode one after the other.
-
-    ``states``: (n, d) float32; ``actions``: (n,) in [-1, 1]; ``rewards``: (n,), zero but at ``terminals`` (n,) bool;
-    ``upper``: (n,) bool, the decision belongs to the better part of its task.
-    """
-
-    states: NDArray[np.float32]
-    actions: NDArray[np.float32]
-    rewards: NDArray[np.float32]
-    terminals: NDArray[np.bool_]
-    upper: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
