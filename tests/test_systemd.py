@@ -55,7 +55,7 @@ def test_systemd_finds_nothing_to_say_about_the_units(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("WatchdogSec=300", "WatchdogSeconds=300"),
+        ("WatchdogSec=600", "WatchdogSeconds=600"),
         ("MemoryMax=75%", "MemoryMax=lots"),
         ("ExecStart=/bin/true", "ExecStart=/no/such/command"),
     ],
