@@ -84,6 +84,17 @@ class Expression:
         truthy = values != 0 if values.dtype != np.bool_ else values.astype(np.bool_, copy=False)
         return np.asarray(truthy if defined is None else truthy & defined, dtype=np.bool_)
 
+    def conjuncts(self) -> tuple[Expression, ...]:
+        """Expressions that hold together exactly where this one does: its parts, where it is an ``and``."""
+        tree = _parsed(self.text)[0]
+        if not (isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)):
+            return (self,)
+        try:
+            parts = [Expression.parse(ast.unparse(part)) for part in tree.values]
+        except ExpressionError:  # unparsed text may be longer than what was written
+            return (self,)
+        return tuple(small for part in parts for small in part.conjuncts())
+
     def _vector(
         self, names: Mapping[str, NDArray[np.generic] | Number | str]
     ) -> tuple[NDArray[np.generic], NDArray[np.bool_] | None]:
