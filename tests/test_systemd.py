@@ -114,8 +114,10 @@ def test_units_folders_and_settings_agree_on_where_the_state_lies() -> None:
     assert f"{spool}/incoming " in (SYSTEMD / "tunerd.tmpfiles").read_text()
 
 
-def test_the_example_settings_are_the_defaults() -> None:
-    assert load_settings(SYSTEMD / "tunerd.toml") == Settings()
+def test_the_example_settings_are_the_defaults_of_the_service() -> None:
+    example = load_settings(SYSTEMD / "tunerd.toml")
+    assert example == Settings(state_dir=Path("/var/lib/tuner-daemon"))
+    assert not example.allow_cpu_kernels
 
 
 def test_the_example_settings_name_every_setting() -> None:
