@@ -22,7 +22,9 @@ constexpr int WARPS_N = THREADS_N / LANES_N;
 constexpr int A_STRIDE = BM + PAD;
 constexpr int B_STRIDE = BN + PAD;
 constexpr int A_FLOATS = BK * A_STRIDE;
+#if STAGES > 1
 constexpr int STAGE_FLOATS = BK * (A_STRIDE + B_STRIDE);
+#endif
 constexpr int A_LOADS = BM * BK / (VEC * THREADS);
 constexpr int B_LOADS = BK * BN / (VEC * THREADS);
 constexpr int UNROLL_K = UNROLL;  // nvcc does not expand macros in #pragma unroll
