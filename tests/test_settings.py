@@ -70,4 +70,4 @@ def test_a_misspelt_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_settings_are_frozen() -> None:
     settings = load_settings()
     with pytest.raises(ValueError, match="frozen"):
-        settings.poll_s = 1.0
+        settings.__setattr__("poll_s", 1.0)

@@ -79,7 +79,8 @@ def test_finalists_that_cannot_be_told_apart_are_ties() -> None:
     rng = np.random.default_rng(6)
     swing = np.ones(BLOCKS)
     times = np.stack([samples(rng, s, noise=0.01, drift=swing) for s in (1e-3, 1.001e-3, 1.5e-3)])
-    judgement = judge(*(samples(rng, 3e-3, noise=0.01, drift=swing) for _ in range(2)), times)
+    own, twin = (samples(rng, 3e-3, noise=0.01, drift=swing) for _ in range(2))
+    judgement = judge(own, twin, times)
     assert judgement.winner in (0, 1)
     assert judgement.ties == (1 - judgement.winner,)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tuner_daemon.engine import Answer, Engine
-from tuner_daemon.errors import DeviceError, InputError, JobInterrupted, MissingPartError, TuningError
+from tuner_daemon.errors import DeviceError, InputError, JobInterruptedError, MissingPartError, TuningError
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.session import Progress
 
@@ -108,7 +108,7 @@ class Daemon:
         except (InputError, TuningError, MissingPartError) as error:
             logger.warning("%s: failed: %s", claimed.name, error)
             self.spool.fail(claimed, str(error))
-        except JobInterrupted as pause:
+        except JobInterruptedError as pause:
             logger.info("%s: %s", claimed.name, pause)
             self.spool.release(claimed)
         except DeviceError:

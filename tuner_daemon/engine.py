@@ -14,7 +14,7 @@ from tuner_daemon.records.result import Result
 from tuner_daemon.records.space import ParamSpace
 from tuner_daemon.records.spec import DeviceRequest, KernelSpec
 from tuner_daemon.records.task import Task
-from tuner_daemon.session import Observer, Plan, tune
+from tuner_daemon.session import DEFAULT_PLAN, Observer, Plan, tune
 
 
 class Results(Protocol):
@@ -41,7 +41,7 @@ class Engine:
     results: Results
     parts_for: Callable[[DeviceRequest], Parts]
     lease: Callable[[DeviceRequest], AbstractContextManager[None]]
-    plan: Plan = Plan()
+    plan: Plan = DEFAULT_PLAN
 
     def answer(
         self, spec: KernelSpec, *, observe: Observer = lambda _: None, stop: threading.Event | None = None

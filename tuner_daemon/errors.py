@@ -76,7 +76,7 @@ class TuningError(TunerError):
     """A job ends without an answer: no configuration of the kernel gives right results."""
 
 
-class JobInterrupted(TunerError):
+class JobInterruptedError(TunerError):
     """The daemon was asked to stop; the job's measurements are in the log and it goes on from there."""
 
 

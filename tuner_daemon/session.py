@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tuner_daemon.errors import JobInterrupted, TuningError
+from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building, Parts
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Proposal, Timing
@@ -35,6 +35,9 @@ class Plan:
     patience: int = 24  # this many failures with no success end the job
     first_timeout_s: float = 30.0
     final_timeout_s: float = 120.0
+
+
+DEFAULT_PLAN = Plan()
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,13 @@ def tune(
     job: str,
     parts: Parts,
     *,
-    plan: Plan = Plan(),
+    plan: Plan = DEFAULT_PLAN,
     observe: Observer = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Result:
     """Answers a spec with a verified winner that is never slower than the baseline.
 
-    Rows that the log already has for ``job`` count as measured. Raises JobInterrupted once ``stop`` is set and the
+    Rows that the log already has for ``job`` count as measured. Raises JobInterruptedError once ``stop`` is set and the
     current round is in the log; TuningError if no configuration gives right results; DeviceError if the device breaks.
     """
     search = Search(task, parts, plan, observe, stop or threading.Event(), Bench(task, job, parts))
@@ -145,7 +148,9 @@ class Search:
         self.history += self.bench.measure(building, self._effort(), self.round, baseline_s, on_each)
         self.round += 1
         if self.stop.is_set():
-            raise JobInterrupted(f"{self.bench.job}: stopped after {len(self.history)} measurements, all in the log")
+            raise JobInterruptedError(
+                f"{self.bench.job}: stopped after {len(self.history)} measurements, all in the log"
+            )
         with self.bench.watch.time("propose"):
             self._refit()
 
@@ -168,7 +173,9 @@ class Search:
             raise TuningError(f"the baseline failed in the final round: {failure.outcome}: {failure.detail}")
         stood = [r for r in ran[2:] if isinstance(r, Timing)]
         judgement = judge(
-            np.array(own.times_s), np.array(twin.times_s), np.array([r.times_s for r in stood]).reshape(len(stood), -1)
+            np.array(own.times_s),
+            np.array(twin.times_s),
+            np.array([r.times_s for r in stood]).reshape(len(stood), len(own.times_s)),
         )
         return self._result(judgement, own, stood)
 
@@ -196,7 +203,7 @@ class Search:
             for p in self.parts.proposer.propose(self.task, self.history, self.plan.pool)
             if p.config.key not in self.started
         ]
-        predicted = self.parts.cost_model.predict(self.task, [p.config for p in proposals]) if proposals else []
+        predicted = self.parts.cost_model.predict(self.task, [p.config for p in proposals])
         scored = [replace(p, predicted_log_s=float(s)) for p, s in zip(proposals, predicted, strict=True)]
         return shortlist(scored, n)
 

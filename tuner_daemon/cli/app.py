@@ -172,7 +172,8 @@ def log_stats(as_json: Json = False, settings_file: SettingsFile = None) -> None
 def log_verify(as_json: Json = False, settings_file: SettingsFile = None) -> None:
     """Read every part and compare it with its checksum."""
     damaged = [str(part) for part in _log(settings_file).verify()]
-    _print({"damaged": damaged} if as_json else "\n".join(f"damaged: {part}" for part in damaged) or "every part is whole")
+    lines = [f"damaged: {part}" for part in damaged] or ["every part is whole"]
+    _print({"damaged": damaged} if as_json else "\n".join(lines))
     raise typer.Exit(1 if damaged else 0)
 
 

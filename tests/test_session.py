@@ -1,0 +1,193 @@
+"""One job, against a scripted landscape."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes_session import (
+    ListLog,
+    NearestModel,
+    ScriptedBuilder,
+    ScriptedRunner,
+    UniformPart,
+    scripted_task,
+    valley,
+)
+from tuner_daemon.errors import JobInterruptedError, TuningError
+from tuner_daemon.measuring import Parts
+from tuner_daemon.records.measurement import Outcome, Proposal, Timing
+from tuner_daemon.records.result import Verdict
+from tuner_daemon.records.space import Config
+from tuner_daemon.session import NO_MODEL, Plan, Progress, shortlist, tune
+
+SLOW = {"A": 1, "B": 128}
+
+
+def parts(landscape: Callable[[Config], float | Outcome] = valley, **changes: Any) -> Parts:
+    builder, runner = ScriptedBuilder(landscape), ScriptedRunner(landscape)
+    given = {"proposer": UniformPart(), "cost_model": NearestModel(), "builder": builder, "runner": runner}
+    return Parts(**{**given, "log": ListLog(), "host": "here", **changes})
+
+
+def test_the_winner_is_faster_and_the_log_has_every_measurement() -> None:
+    bench = parts()
+    result = tune(scripted_task(baseline=SLOW), "job", bench)
+    assert result.verdict is Verdict.FASTER
+    assert valley(result.best.config) <= 1.7e-3
+    assert result.baseline.config.as_dict() == SLOW
+    assert result.best.speedup == pytest.approx(valley(result.baseline.config) / valley(result.best.config), rel=0.05)
+    assert result.measured == len(bench.log.measurements("job")) == 32
+    assert sum(result.outcomes.values()) == 32
+
+
+def test_without_a_model_it_works_from_its_own_measurements_and_says_so() -> None:
+    model = NearestModel()
+    result = tune(scripted_task(), "job", parts(cost_model=model))
+    assert NO_MODEL in result.notes
+    assert result.models == {"policy": "", "cost_model": ""}
+    assert model.fits >= 4
+    named = tune(scripted_task(), "job", parts(policy_version="v1"))
+    assert NO_MODEL not in named.notes
+
+
+def test_a_model_that_learns_beats_one_that_does_not() -> None:
+    class Blind(NearestModel):
+        def predict(self, task: Any, configs: Any) -> Any:
+            return super().predict(task, configs) * 0
+
+    def mean_time(model: NearestModel) -> float:
+        bench = parts(cost_model=model)
+        tune(scripted_task(baseline=SLOW, measurements=20), "job", bench)
+        times = [m.ran.median_s for m in bench.log.measurements("job")[1:] if isinstance(m.ran, Timing)]
+        return sum(times) / len(times)
+
+    assert mean_time(NearestModel()) < 0.9 * mean_time(Blind())
+
+
+def test_the_budget_of_measurements_is_kept_and_nothing_is_measured_twice() -> None:
+    runner = ScriptedRunner()
+    result = tune(scripted_task(measurements=13), "job", parts(runner=runner))
+    assert result.measured == 13
+    assert len(set(runner.ran)) == len(runner.ran) == 13
+
+
+def test_the_budget_of_seconds_ends_the_search() -> None:
+    result = tune(scripted_task(seconds=1e-9), "job", parts())
+    assert result.measured == 1  # the baseline
+    assert result.verdict is Verdict.SAME
+
+
+def test_a_small_space_is_exhausted_and_the_job_ends() -> None:
+    task = scripted_task(constraints=("A * B <= 2",), measurements=500)
+    assert task.space.size == 3
+    assert tune(task, "job", parts()).measured == 3
+
+
+def test_an_interrupted_job_goes_on_from_the_log() -> None:
+    stop, log = threading.Event(), ListLog()
+    first = ScriptedRunner(on_run=lambda n: stop.set() if n == 12 else None)
+    with pytest.raises(JobInterruptedError):
+        tune(scripted_task(), "job", parts(runner=first, log=log), stop=stop)
+    assert len(log.rows) == len(first.ran) < 32
+    second = ScriptedRunner()
+    result = tune(scripted_task(), "job", parts(runner=second, log=log))
+    assert result.measured == 32
+    assert not set(first.ran) & set(second.ran)
+    assert len(log.rows) == len({row.key for row in log.rows}) == 32
+
+
+def test_one_bad_candidate_costs_one_row() -> None:
+    bad = {1: Outcome.CRASHED, 2: Outcome.TIMED_OUT, 4: Outcome.BUILD_FAILED, 8: Outcome.WRONG_RESULT}
+
+    def landscape(config: Config) -> float | Outcome:
+        return bad.get(int(config["A"]), valley(config))
+
+    bench = parts(landscape)
+    result = tune(scripted_task(measurements=36), "job", bench)
+    failures = [m for m in bench.log.measurements("job") if m.ran.outcome is not Outcome.OK]
+    assert set(result.outcomes) == {"ok", *bad.values()}
+    assert all(not hasattr(m.ran, "times_s") for m in failures)
+    assert result.best.config["A"] == 16
+
+
+def test_a_baseline_that_fails_is_replaced_by_the_first_that_runs_with_a_note() -> None:
+    def landscape(config: Config) -> float | Outcome:
+        return Outcome.CRASHED if config.as_dict() == SLOW else valley(config)
+
+    result = tune(scripted_task(baseline=SLOW), "job", parts(landscape))
+    assert result.baseline.config.as_dict() != SLOW
+    assert any("the baseline failed (crashed" in note for note in result.notes)
+
+
+def test_a_kernel_that_never_runs_ends_early_with_the_reason() -> None:
+    runner = ScriptedRunner(lambda _: Outcome.WRONG_RESULT)
+    with pytest.raises(TuningError, match=r"no configuration gave right results \(.*wrong_result.*scripted"):
+        tune(scripted_task(measurements=1000), "job", parts(runner=runner))
+    assert len(runner.ran) < 36
+
+
+def test_a_flat_landscape_is_not_called_faster() -> None:
+    result = tune(scripted_task(baseline=SLOW), "job", parts(lambda _: 1e-3))
+    assert result.verdict is not Verdict.FASTER
+    assert result.best.config == result.baseline.config
+
+
+def test_equal_binaries_share_one_measurement() -> None:
+    runner = ScriptedRunner(lambda _: 1e-3)
+    task = scripted_task(measurements=12)
+    tune(task, "job", parts(runner=runner, builder=ScriptedBuilder(same_binary=True)))
+    assert len(runner.ran) == 12  # launched differently: block and grid follow from A and B
+    alike = ScriptedRunner(lambda _: 1e-3)
+    launch = type(task.spec.kernel.launch)((), (), task.spec.kernel.launch.shared_bytes)
+    object.__setattr__(task.spec.kernel, "launch", launch)
+    tune(task, "job", parts(runner=alike, builder=ScriptedBuilder(same_binary=True)))
+    assert len(alike.ran) == 1
+
+
+def test_a_device_with_its_own_cores_has_the_next_round_built_before_it_runs_this_one() -> None:
+    def built_before_each_run(shares_cores: bool) -> list[int]:
+        builder, seen = ScriptedBuilder(), list[int]()
+        runner = ScriptedRunner(shares_cores=shares_cores, on_run=lambda _: seen.append(len(builder.built)))
+        tune(scripted_task(measurements=25), "job", parts(builder=builder, runner=runner))
+        return seen
+
+    assert built_before_each_run(False)[1] > built_before_each_run(True)[1] - 1
+    assert built_before_each_run(False)[1] == 1 + 4 + 4
+    assert built_before_each_run(True)[1] == 1 + 8
+
+
+def test_progress_shows_built_measured_failed_incumbent_and_speed_up() -> None:
+    seen: list[Progress] = []
+    tune(scripted_task(baseline=SLOW), "job", parts(), observe=seen.append)
+    assert [p.phase for p in seen[:1]] == ["baseline"]
+    assert seen[-1].phase == "final"
+    assert seen[-1].measured == seen[-1].built == 32
+    assert seen[-1].speedup is not None
+    assert seen[-1].speedup > 1
+    assert [p.measured for p in seen[:-1]] == list(range(1, 33))
+
+
+def test_the_shortlist_takes_the_least_predicted_and_keeps_one_place_for_exploration() -> None:
+    task = scripted_task()
+    configs = task.space.all()[:6]
+    who = ["policy", "policy", "uniform", "uniform", "explore", "explore"]
+    scored = [Proposal(c, w, float(i)) for i, (c, w) in enumerate(zip(configs, who, strict=True))]
+    assert [p.proposed_by for p in shortlist(scored, 3)] == ["policy", "policy", "explore"]
+    assert [p.config for p in shortlist(scored[::-1], 1)] == [configs[0]]
+
+
+def test_the_plan_bounds_the_finalists() -> None:
+    entrants: list[int] = []
+
+    class Counting(ScriptedRunner):
+        def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
+            entrants.append(len(artifacts))
+            assert blocks == 12
+            return super().race(task, artifacts, blocks, timeout_s)
+
+    tune(scripted_task(), "job", parts(runner=Counting()), plan=Plan(finalists=2, final_blocks=12))
+    assert entrants == [4]  # the baseline under two names, and two

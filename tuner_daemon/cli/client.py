@@ -1,0 +1,69 @@
+"""What a client of the daemon does: load a spec, drop it, wait for its answer, look at the status."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tuner_daemon.errors import SpecError
+from tuner_daemon.intake.specs import companions, load_spec
+from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec
+from tuner_daemon.settings import Settings
+from tuner_daemon.storage.results import ResultStore
+from tuner_daemon.storage.spool import Spool
+from tuner_daemon.storage.status import read_status
+
+POLL_S = 0.05
+
+
+def load(settings: Settings, path: Path) -> KernelSpec:
+    """The spec at ``path`` with this installation's templates and defaults. Raises SpecError, KernelError."""
+    return load_spec(
+        path,
+        template_dirs=settings.template_dirs,
+        default_device=DeviceRequest(settings.device.kind, settings.device.index),
+        default_budget=Budget(settings.budget.measurements, settings.budget.seconds),
+    )
+
+
+def drop(settings: Settings, path: Path) -> str:
+    """Puts a spec, with the kernel files that it names, into the watched folder; the name it got there."""
+    if not path.exists():
+        raise SpecError("does not exist", file=path, remedy="give the path of a spec file or folder")
+    return Spool(settings.spool_dir).submit(path, extra=companions(path))
+
+
+def wait_for(settings: Settings, name: str, timeout_s: float) -> dict[str, Any]:
+    """{"result": …} of a dropped spec, or {"reason": …} why there is none."""
+    spool, results = Spool(settings.spool_dir), ResultStore(settings.spool_dir / "results")
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        ended = spool.outcome(name)
+        if ended is not None and ended.job is not None:
+            result = results.read(ended.job)
+            return {"spec": name, "job": ended.job, "result": result} if result else {"spec": name, "reason": "lost"}
+        if ended is not None:
+            return {"spec": name, "reason": ended.reason}
+        time.sleep(POLL_S)
+    return {"spec": name, "reason": f"no answer within {timeout_s:.0f} s; is the daemon running? see tunerd status"}
+
+
+def gather_status(settings: Settings) -> dict[str, Any]:
+    """Queue, running job, models and log, read from the state folder; the daemon need not run."""
+    from tuner_daemon.storage.log import ParquetLog
+    from tuner_daemon.storage.models import ModelStore
+
+    current = ModelStore(settings.models_dir).current()
+    published = read_status(settings.state_dir) or {"state": "not started"}
+    log = ParquetLog(settings.log_dir).stats()
+    return {
+        "state": published.pop("state"),
+        "queue": dict(Spool(settings.spool_dir).counts()),
+        "running": published.pop("running", None),
+        "devices": published.pop("devices", {}),
+        "models": current.version if current else None,
+        "last_retrain": current.metadata.get("created_at") if current else None,
+        "log": log,
+        **published,
+    }

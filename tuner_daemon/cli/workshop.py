@@ -1,0 +1,198 @@
+"""The one place that chooses the parts: which builder, runner, models and log a job works with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from tuner_daemon.engine import Engine
+from tuner_daemon.errors import ModelError
+from tuner_daemon.intake.kernels import load_kernel, templates_dir
+from tuner_daemon.interfaces import Builder, CostModel, Proposer, Runner
+from tuner_daemon.learning.cost import LearnedCostModel, load_prior
+from tuner_daemon.learning.policy import Policy, load_policy
+from tuner_daemon.learning.proposers import MixedProposer
+from tuner_daemon.measuring import Parts
+from tuner_daemon.records.kernel import Kernel
+from tuner_daemon.records.spec import DeviceRequest
+from tuner_daemon.session import Plan
+from tuner_daemon.settings import Settings
+from tuner_daemon.storage.lease import device_lease
+from tuner_daemon.storage.log import ParquetLog
+from tuner_daemon.storage.models import ModelStore
+from tuner_daemon.storage.results import ResultStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Models:
+    """What the current version in the model store holds; empty where there is none yet."""
+
+    version: str = ""
+    policy: Policy | None = None
+    cost_model: Any = None  # a cost_model.Prior
+
+
+@dataclass(frozen=True)
+class Station:
+    """A device with its compile pool; kept for as long as the workshop is open."""
+
+    builder: Builder
+    runner: Runner
+
+
+class Workshop:
+    """Holds what outlives a job: stations, log, models. Use as a context manager."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.log = ParquetLog(settings.log_dir)
+        self.store = ModelStore(settings.models_dir)
+        self._stations: dict[DeviceRequest, Station] = {}
+        self._models = Models()
+        search = settings.search
+        self.engine = Engine(
+            results=ResultStore(settings.spool_dir / "results"),
+            parts_for=self.parts_for,
+            lease=self.lease,
+            plan=Plan(
+                batch=search.batch,
+                pool=search.pool,
+                samples=search.samples,
+                finalists=search.finalists,
+                final_blocks=search.final_blocks,
+            ),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        for station in self._stations.values():
+            station.runner.close()
+            station.builder.close()
+        self._stations.clear()
+
+    def parts_for(self, request: DeviceRequest) -> Parts:
+        """Parts for a job on a device. Raises MissingPartError if it, or its compiler, is not on this machine."""
+        station = self._stations.get(request)
+        if station is None:
+            station = self._stations[request] = open_station(self.settings, request)
+        models = self.models()
+        cost_model: CostModel = LearnedCostModel(models.cost_model, version=models.version if models.cost_model else "")
+        rng = np.random.default_rng(self.settings.search.seed)
+        proposer: Proposer = MixedProposer(policy=models.policy, cost_model=cost_model, rng=rng)
+        return Parts(
+            proposer=proposer,
+            cost_model=cost_model,
+            builder=station.builder,
+            runner=station.runner,
+            log=self.log,
+            policy_version=models.version if models.policy else "",
+            host=self.settings.host,
+        )
+
+    def models(self) -> Models:
+        """The models of the store's current version, read again when that has changed."""
+        current = self.store.current()
+        if current is None:
+            return Models()
+        if current.version != self._models.version:
+            try:
+                self._models = Models(current.version, load_policy(current.folder), load_prior(current.folder))
+                logger.info("models %s loaded", current.version)
+            except ModelError as error:
+                logger.warning("models %s are not used: %s", current.version, error)
+                self._models = Models()
+        return self._models
+
+    def lease(self, request: DeviceRequest) -> AbstractContextManager[None]:
+        return device_lease(self.settings.state_dir / "leases", request.kind, request.index)
+
+    def devices(self) -> dict[str, str]:
+        """Devices in use so far: "kind index" -> name."""
+        return {f"{r.kind} {r.index}": s.runner.device.name for r, s in self._stations.items()}
+
+    def template(self, name: str) -> Kernel:
+        """A family by name, site folders first."""
+        folders = [*self.settings.template_dirs, templates_dir()]
+        return load_kernel(next(folder / name for folder in folders if (folder / name / "kernel.toml").is_file()))
+
+
+def open_station(settings: Settings, request: DeviceRequest) -> Station:
+    """Starts the runner and compile pool of a device. Raises MissingPartError."""
+    return _STATIONS[request.kind](settings, request)
+
+
+def _cpu_station(settings: Settings, request: DeviceRequest) -> Station:
+    from tuner_daemon.builders.gcc import GccBuilder
+    from tuner_daemon.runners.cpu import CpuRunner
+
+    builder = GccBuilder(_cache(settings), jobs=settings.build.jobs, timeout_s=settings.build.timeout_s)
+    return Station(builder, CpuRunner(builder, index=request.index))
+
+
+def _cuda_station(settings: Settings, request: DeviceRequest) -> Station:
+    from tuner_daemon.builders.nvrtc import cuda_builder
+    from tuner_daemon.runners.cuda import CudaRunner
+
+    runner = CudaRunner(index=request.index, clock_policy=settings.clock_policy)
+    builder = cuda_builder(_cache(settings), arch=runner.device.arch, jobs=settings.build.jobs)
+    runner.builder = builder
+    return Station(builder, runner)
+
+
+def _replay_station(settings: Settings, request: DeviceRequest) -> Station:
+    from tuner_daemon.builders.replay import ReplayBuilder
+    from tuner_daemon.runners.replay import ReplayRunner
+    from tuner_daemon.storage.recorded import load_recorded
+
+    del settings, request
+    return Station(ReplayBuilder(), ReplayRunner(load_recorded))
+
+
+_STATIONS: dict[str, Callable[[Settings, DeviceRequest], Station]] = {
+    "cpu": _cpu_station,
+    "cuda": _cuda_station,
+    "replay": _replay_station,
+}
+
+
+def _cache(settings: Settings) -> Any:
+    from tuner_daemon.builders.cache import BuildCache
+
+    return BuildCache(settings.cache_dir, settings.build.cache_limit_bytes)
+
+
+def run_retrain(settings: Settings) -> Any:
+    """One retrain job over this installation's log and its seed logs."""
+    from tuner_daemon.retrain import retrain
+
+    logs = [ParquetLog(settings.log_dir), *(ParquetLog(folder) for folder in settings.seed_logs)]
+    # Timing on the CPU and training on the same cores would disturb each other.
+    with device_lease(settings.state_dir / "leases", "cpu", 0):
+        return retrain(logs, ModelStore(settings.models_dir), settings.retrain)
+
+
+def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> None:
+    """Works through a collection plan."""
+    from tuner_daemon.collect import collect
+    from tuner_daemon.intake.plans import load_plan
+    from tuner_daemon.records.space import ParamSpace
+    from tuner_daemon.records.task import Task
+
+    with Workshop(settings) as workshop:
+        for item in load_plan(plan, workshop.template):
+            with workshop.lease(item.spec.device):
+                parts = workshop.parts_for(item.spec.device)
+                task = Task(item.spec, ParamSpace(item.spec.kernel, item.spec.problem), parts.runner.device)
+                n = collect(task, item.job, parts, item.count, item.seed)
+            say(f"{item.job}: {n} measured now, {len(workshop.log.measurements(item.job))} in the log")
