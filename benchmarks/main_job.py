@@ -123,6 +123,7 @@ def table(answers: list[dict[str, Any]]) -> str:
 def build_speed(kind: str, n: int) -> tuple[int, float]:
     """Candidates of the matmul family that compiled, and the wall seconds for all n, with an empty cache."""
     from tuner_daemon.cli.workshop import Workshop
+    from tuner_daemon.records.kernel import Value
     from tuner_daemon.records.measurement import Artifact
     from tuner_daemon.records.space import ParamSpace
     from tuner_daemon.records.spec import DeviceRequest, KernelSpec
@@ -135,7 +136,7 @@ def build_speed(kind: str, n: int) -> tuple[int, float]:
             request = DeviceRequest(kind)
             builder = workshop.parts_for(request).builder
             kernel = workshop.template("matmul")
-            problem = {"m": 1024, "n": 1024, "k": 1024, "dtype": "float32"}
+            problem: dict[str, Value] = {"m": 1024, "n": 1024, "k": 1024, "dtype": "float32"}
             configs = ParamSpace(kernel, problem).sample(n, np.random.default_rng(0))
             began_s = time.monotonic()
             items = list(builder.build(KernelSpec(kernel, problem, request), configs))

@@ -105,10 +105,11 @@ class Search:
     # -- the rounds --------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Takes up what an earlier run of this job left in the log."""
-        self.history = self.parts.log.measurements(self.bench.job)
+        """Takes up what an earlier run of this job left in the log; a forced job measures everything anew."""
+        earlier = self.parts.log.measurements(self.bench.job)
+        self.round = max((m.round for m in earlier), default=-1) + 1
+        self.history = [] if self.task.spec.options.force else earlier
         self.started = {m.ran.config.key for m in self.history}
-        self.round = max((m.round for m in self.history), default=-1) + 1
         self.parts.log.remember(self.task.spec.kernel)
         self._refit()
 

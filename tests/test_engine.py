@@ -1,0 +1,96 @@
+"""The engine: the same question is answered once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.fakes_session import ListLog, NearestModel, ScriptedBuilder, ScriptedRunner, UniformPart, scripted_task
+from tuner_daemon.engine import Engine, job_of
+from tuner_daemon.measuring import Parts
+from tuner_daemon.records.measurement import Measurement
+from tuner_daemon.records.result import Result
+from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options
+
+
+@dataclass
+class DictResults:
+    kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def read(self, job: str) -> dict[str, Any] | None:
+        return self.kept.get(job)
+
+    def write(self, result: Result, rows: list[Measurement]) -> None:
+        budget = result.spec.budget
+        spent = {"measurements": budget.measurements, "seconds": budget.seconds}
+        self.kept[result.job] = {"spec": {"budget": spent}, "verdict": str(result.verdict), "rows": len(rows)}
+
+
+@dataclass
+class Shop:
+    """An engine with scripted parts, and what was asked of it."""
+
+    log: ListLog = field(default_factory=ListLog)
+    runner: ScriptedRunner = field(default_factory=ScriptedRunner)
+    held: list[str] = field(default_factory=list)
+
+    def engine(self) -> Engine:
+        def parts_for(request: DeviceRequest) -> Parts:
+            assert self.held == [request.kind], "parts run without the device's lease"
+            return Parts(UniformPart(), NearestModel(), ScriptedBuilder(), self.runner, self.log)
+
+        @contextlib.contextmanager
+        def lease(request: DeviceRequest) -> Iterator[None]:
+            self.held.append(request.kind)
+            yield
+            self.held.pop()
+
+        return Engine(DictResults(), parts_for, lease)
+
+
+def spec(**changes: Any) -> KernelSpec:
+    return replace(scripted_task(measurements=16).spec, **changes)
+
+
+def test_the_same_spec_again_is_answered_from_what_is_known() -> None:
+    shop = Shop()
+    engine = shop.engine()
+    first = engine.answer(spec())
+    ran = len(shop.runner.ran)
+    again = engine.answer(spec(name="another name.toml"))
+    assert (first.known, again.known) == (False, True)
+    assert again.result == first.result
+    assert len(shop.runner.ran) == ran == 16
+    assert not shop.held
+
+
+def test_a_larger_budget_goes_on_from_the_measurements_of_the_smaller() -> None:
+    shop = Shop()
+    engine = shop.engine()
+    engine.answer(spec())
+    more = engine.answer(spec(budget=Budget(24, 60.0)))
+    assert not more.known
+    assert len(shop.log.rows) == 24
+    assert engine.answer(spec(budget=Budget(8, 60.0))).known
+
+
+def test_force_measures_everything_again() -> None:
+    shop = Shop()
+    engine = shop.engine()
+    engine.answer(spec())
+    assert not engine.answer(spec(options=Options(force=True))).known
+    assert len(shop.runner.ran) == len(shop.log.rows) == 32
+
+
+def test_another_problem_kernel_or_device_is_another_job() -> None:
+    one = spec()
+    others = [
+        replace(one, problem={"n": 3}),
+        replace(one, device=DeviceRequest("cpu")),
+        replace(one, device=DeviceRequest("replay", 1)),
+        replace(one, kernel=replace(one.kernel, sha256="6" * 64)),
+    ]
+    assert len({job_of(s) for s in [one, *others]}) == 5
+    assert job_of(replace(one, budget=Budget(1, 1.0), name="x", options=Options(priority=3))) == job_of(one)
