@@ -6,6 +6,7 @@ rename, fsync the folder.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -18,6 +19,23 @@ from pathlib import Path
 from tuner_daemon.errors import DiskFullError, TunerError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+
+
+def _libc_with_renameat2() -> ctypes.CDLL | None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return None
+    libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return libc
+
+
+_LIBC = _libc_with_renameat2()
+
+
+def may_be_retried(error: OSError) -> bool:
+    """The disk was full; nothing was published."""
+    return not isinstance(error, FsyncError) and error.errno in _FULL
 
 
 class FsyncError(OSError):
@@ -45,7 +63,7 @@ class Guard:
             self._broken = f"{what}: {error}; nothing more is written until a restart"
             raise self._error(self._broken) from error
         except OSError as error:
-            if error.errno in _FULL:
+            if may_be_retried(error):
                 raise DiskFullError(f"{what}: {error}; free some space") from error
             raise self._error(f"{what}: {error}") from error
 
@@ -114,30 +132,24 @@ def publish_files(folder: Path, files: Mapping[str, bytes]) -> None:
     fsync_folder(folder)
 
 
-def publish_new(temp: Path, path: Path) -> None:
-    """Gives a synced temporary file or non-empty folder the name ``path``. Raises FileExistsError if it is taken, also
-    when another process takes it at the same moment."""
-    if temp.is_dir():
-        _rename_folder_to_free_name(temp, path)
-    else:
-        path.hardlink_to(temp)  # unlike rename, fails where the name is taken
-        temp.unlink()
-    fsync_folder(path.parent)
-
-
-def _rename_folder_to_free_name(temp: Path, path: Path) -> None:
-    try:
-        temp.rename(path)
-    except OSError as error:  # a non-empty folder cannot be renamed over anything that is there
-        if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
-            raise FileExistsError(error.errno, error.strerror, str(path)) from error
-        raise
+def rename_to_free(source: Path, target: Path) -> None:
+    """Renames in one step unless the name is taken: FileExistsError, also when somebody takes it at this moment."""
+    if _LIBC is not None:
+        names = (_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target))
+        if _LIBC.renameat2(*names, _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in {errno.EINVAL, errno.ENOSYS}:  # a file system that cannot do it in one step says EINVAL
+            raise OSError(code, os.strerror(code), str(source), None, str(target))
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    source.rename(target)
 
 
 def publish_folder(temp: Path, path: Path) -> None:
     """fsyncs everything in ``temp`` and renames it to the free name ``path``. Raises FileExistsError, FsyncError."""
     fsync_tree(temp)
-    publish_new(temp, path)
+    move(temp, path)
 
 
 def fsync_tree(folder: Path) -> None:
@@ -152,11 +164,22 @@ def fsync_tree(folder: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Renames durably; the caller has made sure that ``target`` is free."""
-    source.rename(target)
+    """Renames durably. Raises FileExistsError, FileNotFoundError, FsyncError."""
+    rename_to_free(source, target)
     fsync_folder(target.parent)
     if source.parent != target.parent:
         fsync_folder(source.parent)
+
+
+def move_into(folder: Path, source: Path, name: str) -> Path:
+    """Moves to ``name`` in ``folder``, or to name-2, name-3, … if that is taken. Returns where it is now."""
+    while True:
+        target = folder / free_name(folder, name)
+        try:
+            move(source, target)
+        except FileExistsError:
+            continue
+        return target
 
 
 def replace_link(link: Path, target: str) -> None:

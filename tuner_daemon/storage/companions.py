@@ -1,0 +1,74 @@
+"""A spec dropped as a bare file may name a kernel folder or source files that lie beside it in incoming/.
+
+They are copied to a work folder of the claim, so that later changes in incoming/ cannot reach a running job. The spec
+in active/ stays the truth; the work folder is made anew at every claim and thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tuner_daemon.storage import dropping, files
+
+_SPEC_LIMIT_BYTES = 256 << 10
+
+
+class CompanionError(Exception):
+    """A file that the spec names cannot be copied. Never leaves the package: the spec has failed."""
+
+
+def gather(place: Path, incoming: Path, workplace: Path) -> Path:
+    """What to load for the spec at ``place``: itself, or its copy in ``workplace`` beside all that it names."""
+    files.remove(workplace)
+    if place.is_dir():
+        return place
+    beside = [incoming / name for name in sorted(_named(place)) if _is_there(incoming / name)]
+    if not beside:
+        return place
+    workplace.mkdir()
+    for path in [*beside, place]:
+        _copy(path, workplace / path.name)
+    return workplace / place.name
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        dropping.copy(source, target)
+    except OSError as error:
+        if files.may_be_retried(error) or isinstance(error, files.FsyncError):
+            raise
+        raise CompanionError(f"{source.name} cannot be copied: {error}") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return not path.is_symlink() and (path.is_file() or (path / "kernel.toml").is_file())
+    except OSError:  # such as a folder that is not for us to read
+        return False
+
+
+def _named(place: Path) -> set[str]:
+    """Every text in the spec that could be a plain file name. A spec that cannot be read names nothing: loading it will
+    say what is wrong."""
+    try:
+        text = files.read_regular(place, _SPEC_LIMIT_BYTES).decode()
+        tables = json.loads(text) if place.suffix == ".json" else tomllib.loads(text)
+        return {word for word in _texts(tables) if word not in ("", ".", "..") and "/" not in word and "\0" not in word}
+    except (OSError, ValueError, RecursionError):
+        return set()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if len(value) < 128 and not value.startswith("."):
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
