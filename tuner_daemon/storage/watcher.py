@@ -1,0 +1,70 @@
+"""Shortens the wait for a dropped spec. The scan is the truth: events get lost in bursts and never come on network file
+systems, so the watcher only ever says "look now"."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from watchdog.observers.api import BaseObserver
+
+logger = logging.getLogger(__name__)
+_CHANGES = ("created", "modified", "moved", "deleted", "closed")  # not "opened": a scan would wake itself
+
+
+class Watcher:
+    """Sets ``wake`` when something in ``folder`` changes. If it cannot watch, it says so once and the polling goes on.
+
+    Used as a context manager, or by ``start`` and ``stop``.
+    """
+
+    def __init__(self, folder: Path, wake: threading.Event) -> None:
+        self.folder, self.wake = folder, wake
+        self.problem = ""  # why nothing is watched
+        self._observer: BaseObserver | None = None
+
+    @property
+    def watching(self) -> bool:
+        return self._observer is not None and self._observer.is_alive()
+
+    def start(self) -> None:
+        """Never raises for what the machine lacks, such as a free inotify instance."""
+        from watchdog.events import FileSystemEvent, FileSystemEventHandler
+        from watchdog.observers import Observer
+
+        wake = self.wake
+
+        class _Handler(FileSystemEventHandler):
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                # An exception here would end the observer's thread: nothing but this.
+                if event.event_type in _CHANGES:
+                    wake.set()
+
+        observer = Observer()
+        try:
+            observer.schedule(_Handler(), str(self.folder), recursive=False)
+            observer.start()
+        except (OSError, RuntimeError) as error:
+            self.problem = str(error)
+            logger.warning("%s is not watched, only scanned: %s", self.folder, error)
+            return
+        self._observer = observer
+
+    def stop(self) -> None:
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.stop()
+            observer.join(timeout=5.0)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
