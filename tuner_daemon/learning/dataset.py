@@ -62,12 +62,7 @@ class TaskRows:
 
     def columns(self) -> Columns:
         """Parameter name -> (n,) values."""
-        return {
-            p.name: np.array(p.values)[self.indices[:, at]]
-            if _uniform(p.values)
-            else _objects(p.values)[self.indices[:, at]]
-            for at, p in enumerate(self.kernel.parameters)
-        }
+        return {p.name: _array(p.values)[self.indices[:, at]] for at, p in enumerate(self.kernel.parameters)}
 
     def features(self) -> NDArray[np.float32]:
         return feature_matrix(self.kernel, self.problem, self.device, self.columns(), len(self))
@@ -170,7 +165,7 @@ def _sample(n: int, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
 
 def _task_key(row: Row) -> str:
     """Rows under one key may be compared: same kernel, problem, device and clock mode."""
-    problem = json.dumps(sorted((name, str(value)) for name, value in _pairs(row["problem"])))
+    problem = json.dumps(_values(row["problem"]), sort_keys=True)
     parts = (row["kernel_sha256"], row.get("language"), problem, row["device_name"], row.get("clock_mode"))
     return "|".join(str(part) for part in parts)
 
@@ -178,14 +173,14 @@ def _task_key(row: Row) -> str:
 def _task(key: str, rows: Sequence[Row], kernel: Kernel | None) -> TaskRows | None:
     if kernel is None:
         return None
-    positions = [{_plain(value): at for at, value in enumerate(p.values)} for p in kernel.parameters]
+    positions = [{json.dumps(value): at for at, value in enumerate(p.values)} for p in kernel.parameters]
     names = [p.name for p in kernel.parameters]
     times: dict[tuple[int, ...], list[float]] = {}
     relative = all(row.get("baseline_median_s") for row in rows if row["outcome"] == Outcome.OK.value)
     for row in rows:
-        config = dict(_pairs(row["config"]))
+        config = _values(row["config"])
         index = tuple(
-            position.get(_plain(config.get(name)), -1) for name, position in zip(names, positions, strict=True)
+            position.get(json.dumps(config.get(name)), -1) for name, position in zip(names, positions, strict=True)
         )
         if -1 not in index:
             found = times.setdefault(index, [])
@@ -195,7 +190,7 @@ def _task(key: str, rows: Sequence[Row], kernel: Kernel | None) -> TaskRows | No
         return None
     level = _level(rows) if relative else 0.0
     log_s = np.array([np.median(found) + level if found else math.nan for found in times.values()])
-    problem = _problem(rows[0], kernel)
+    problem = _values(rows[0]["problem"])
     return TaskRows(key, kernel, problem, _device(rows[0]), np.array(list(times), dtype=np.int32), log_s)
 
 
@@ -205,43 +200,32 @@ def _level(rows: Sequence[Row]) -> float:
     return float(np.mean(logs)) if logs else 0.0
 
 
-def _pairs(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
+def _value(raw: Any) -> Any:
+    """What a map's cell means: the log holds JSON scalars as text, other tables hold the values themselves."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError:
+        return raw
+
+
+def _values(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]] | None) -> dict[str, Any]:
     """A map column's items: pyarrow gives a list of pairs."""
-    return list(mapping.items()) if isinstance(mapping, Mapping) else list(mapping or ())
-
-
-def _plain(value: Any) -> str:
-    """One spelling per value, whether the log holds it as JSON text or as itself."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _problem(row: Row, kernel: Kernel) -> dict[str, Value]:
-    kinds = {variable.name: variable for variable in kernel.problem}
-    problem: dict[str, Value] = {}
-    for name, value in _pairs(row["problem"]):
-        variable = kinds.get(name)
-        allowed = {_plain(v): v for v in variable.values} if variable else {}
-        if _plain(value) in allowed:
-            problem[name] = allowed[_plain(value)]
-        else:
-            problem[name] = (
-                json.loads(value) if isinstance(value, str) and variable and variable.type != "str" else value
-            )
-    return problem
+    return {name: _value(raw) for name, raw in (mapping.items() if isinstance(mapping, Mapping) else mapping or ())}
 
 
 def _device(row: Row) -> DeviceInfo:
-    attributes = {name: float(value) for name, value in _pairs(row.get("device_attributes")) if value is not None}
-    kind = "cpu" if row.get("language") == "cpu" else "cuda"
+    attributes = {
+        name: float(value) for name, value in _values(row.get("device_attributes")).items() if value is not None
+    }
+    kind = row.get("device_kind") or ("cpu" if row.get("language") == "cpu" else "cuda")
     return DeviceInfo(
         kind, 0, row["device_name"], row.get("device_uuid") or "", row.get("arch") or "", attributes=attributes
     )
 
 
-def _uniform(values: Sequence[Value]) -> bool:
-    """All numbers or all text: numpy keeps their kind."""
-    return len({isinstance(value, str) for value in values}) == 1
-
-
-def _objects(values: Sequence[Value]) -> NDArray[np.object_]:
-    return np.array(values, dtype=object)
+def _array(values: Sequence[Value]) -> NDArray[np.generic]:
+    """Numbers keep their kind; text beside numbers stays what it is."""
+    mixed = len({isinstance(value, str) for value in values}) > 1
+    return np.array(values, dtype=object) if mixed else np.array(values)
