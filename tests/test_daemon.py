@@ -40,6 +40,7 @@ class ListSpool:
     failed: dict[str, str] = field(default_factory=dict)
     recovered: int = 0
     vanishing: bool = False
+    unsettled: int = 0
 
     def recover(self) -> None:
         self.recovered += 1

@@ -17,6 +17,9 @@ from tuner_daemon.session import Progress
 
 logger = logging.getLogger(__name__)
 
+SETTLING_S = 0.2
+"""A spec that may still be being written is looked at again this soon."""
+
 
 class Entry(Protocol):
     """A spec that waits."""
@@ -40,6 +43,9 @@ class Claim(Protocol):
 
 class Spool(Protocol):
     """The folders a spec moves through; see storage.spool."""
+
+    @property
+    def unsettled(self) -> int: ...
 
     def recover(self) -> None: ...
 
@@ -79,7 +85,7 @@ class Daemon:
         while not self.stop.is_set():
             self.notify("WATCHDOG=1")
             if not self.serve_one():
-                self.wake.wait(self.poll_s)
+                self.wake.wait(SETTLING_S if self.spool.unsettled else self.poll_s)
                 self.wake.clear()
         self.notify("STOPPING=1")
         self.publish_status({"state": "stopped"})

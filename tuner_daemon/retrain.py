@@ -16,6 +16,7 @@ import numpy as np
 
 from cost_model import Prior
 from tuner_daemon.errors import KernelError, ModelError
+from tuner_daemon.intake.kernels import kernel_from_declaration
 from tuner_daemon.interfaces import MeasurementLog
 from tuner_daemon.learning.cost import load_prior
 from tuner_daemon.learning.dataset import Resolver, Row, TaskRows, group, usable
@@ -92,11 +93,11 @@ class RetrainReport:
         return "\n".join([head, *lines])
 
 
-def retrain(logs: Sequence[MeasurementLog], store: Store, settings: LearningSettings) -> RetrainReport:
-    """Trains policy and cost model from every log and promotes them unless the models in use are better."""
+def retrain(log: MeasurementLog, store: Store, settings: LearningSettings) -> RetrainReport:
+    """Trains policy and cost model from the whole log and promotes them unless the models in use are better."""
     began_s = time.monotonic()
-    rows = distinct_rows(logs)
-    kernel_of = resolver(logs)
+    rows: list[Row] = log.read().to_pylist()
+    kernel_of = resolver(log)
     kept, held_out = split(rows)
     tasks, exam = usable(group(kept, kernel_of)), usable(group(held_out, kernel_of))
     if len(rows) < settings.min_rows or not tasks:
@@ -125,22 +126,9 @@ def retrain(logs: Sequence[MeasurementLog], store: Store, settings: LearningSett
     )
 
 
-def distinct_rows(logs: Sequence[MeasurementLog]) -> list[Row]:
-    """Rows of all logs, each key once."""
-    rows: dict[str, Row] = {}
-    for log in logs:
-        for row in log.read().to_pylist():
-            rows.setdefault(row["key"], row)
-    return list(rows.values())
-
-
-def resolver(logs: Sequence[MeasurementLog]) -> Resolver:
-    """kernel_sha256 -> the kernel, rebuilt from the declaration that some log keeps."""
-    from tuner_daemon.intake.kernels import kernel_from_declaration
-
-    files: dict[str, Path] = {}
-    for log in logs:
-        files |= log.declarations()
+def resolver(log: MeasurementLog) -> Resolver:
+    """kernel_sha256 -> the kernel, rebuilt from the declaration that the log keeps."""
+    files = log.declarations()
     known: dict[str, Kernel | None] = {}
 
     def kernel_of(sha256: str) -> Kernel | None:

@@ -39,12 +39,13 @@ def wait_for(settings: Settings, name: str, timeout_s: float) -> dict[str, Any]:
     spool, results = Spool(settings.spool_dir), ResultStore(settings.spool_dir / "results")
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
-        ended = spool.outcome(name)
-        if ended is not None and ended.job is not None:
-            result = results.read(ended.job)
-            return {"spec": name, "job": ended.job, "result": result} if result else {"spec": name, "reason": "lost"}
-        if ended is not None:
-            return {"spec": name, "reason": ended.reason}
+        fate = spool.fate(name)
+        if fate is not None and fate.state == "done" and fate.job is not None:
+            result = results.read(fate.job)
+            if result is not None:
+                return {"spec": name, "job": fate.job, "result": result}
+        if fate is not None and fate.state in ("failed", "hold"):
+            return {"spec": name, "reason": fate.reason}
         time.sleep(POLL_S)
     return {"spec": name, "reason": f"no answer within {timeout_s:.0f} s; is the daemon running? see tunerd status"}
 
@@ -63,7 +64,7 @@ def gather_status(settings: Settings) -> dict[str, Any]:
         "running": published.pop("running", None),
         "devices": published.pop("devices", {}),
         "models": current.version if current else None,
-        "last_retrain": current.metadata.get("created_at") if current else None,
+        "last_retrain": str(current.created_at) if current else None,
         "log": log,
         **published,
     }

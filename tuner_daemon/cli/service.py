@@ -26,6 +26,7 @@ def run_daemon(settings: Settings) -> None:
     """Returns after SIGTERM or SIGINT, when the current round is in the log."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     spool = Spool(settings.spool_dir)
+    spool.lock()
     with Workshop(settings) as workshop:
         daemon = Daemon(
             spool=spool,

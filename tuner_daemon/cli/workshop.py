@@ -102,6 +102,8 @@ class Workshop:
 
     def models(self) -> Models:
         """The models of the store's current version, read again when that has changed."""
+        if self._models.version and self.store.current_version() == self._models.version:
+            return self._models
         current = self.store.current()
         if current is None:
             return Models()
@@ -176,10 +178,10 @@ def run_retrain(settings: Settings) -> Any:
     """One retrain job over this installation's log and its seed logs."""
     from tuner_daemon.retrain import retrain
 
-    logs = [ParquetLog(settings.log_dir), *(ParquetLog(folder) for folder in settings.seed_logs)]
+    log = ParquetLog(settings.log_dir, settings.seed_logs)
     # Timing on the CPU and training on the same cores would disturb each other.
     with device_lease(settings.state_dir / "leases", "cpu", 0):
-        return retrain(logs, ModelStore(settings.models_dir), settings.retrain)
+        return retrain(log, ModelStore(settings.models_dir), settings.retrain)
 
 
 def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> None:
