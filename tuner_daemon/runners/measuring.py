@@ -1,0 +1,247 @@
+"""What the runners that use a worker have in common."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner_daemon.errors import DeviceError, ExpressionError, KernelError, MissingPartError
+from tuner_daemon.interfaces import Builder, Effort
+from tuner_daemon.records.device import Clocks, DeviceInfo
+from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Ran, Timing
+from tuner_daemon.records.spec import KernelSpec
+from tuner_daemon.records.task import Task
+from tuner_daemon.runners import plan
+from tuner_daemon.runners.child import Child, ChildDiedError, ChildFailedError, ChildSilentError
+from tuner_daemon.runners.clocks import ClockReader, NoClocks, check_policy, observed
+from tuner_daemon.runners.devices import device_info
+
+START_TIMEOUT_S = 120.0  # a driver may take this long to make a context on a machine with many devices
+REFERENCE_TIMEOUT_S = 600.0
+LONGEST_SILENCE_S = 30.0  # in a race, whose candidates have all run before
+_KEPT_REFERENCES = 32
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An artifact with its request."""
+
+    artifact: Artifact
+    request: dict[str, Any]
+
+    def failed(self, outcome: Outcome, detail: str) -> Failure:
+        return Failure(self.artifact.config, outcome, detail)
+
+
+class WorkerRunner:
+    """Runs candidates in a worker; replaces it after any abnormal end, and believes the new one only after its canary
+    has passed. ``builder`` builds references; it may be set after construction, before the first candidate."""
+
+    kind = ""
+
+    def __init__(self, builder: Builder | None, *, index: int, clock_policy: str, compiler: str = "") -> None:
+        check_policy(clock_policy)
+        self.builder = builder
+        self._index, self._compiler = index, compiler
+        self._child: Child | None = None
+        self._device: DeviceInfo | None = None
+        self._references: OrderedDict[str, Artifact | None] = OrderedDict()
+        self._prepared: set[str] = set()
+        self._clocks: ClockReader = NoClocks()
+
+    @property
+    def device(self) -> DeviceInfo:
+        """Raises MissingPartError if there is no such device or library, DeviceError if the device is broken."""
+        if self._device is None:
+            self._started()
+        assert self._device is not None
+        return self._device
+
+    def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
+        planned = self._plan(task, artifact)
+        if isinstance(planned, Failure):
+            return planned
+        self._prepare(planned)
+        before = self._clocks.read()
+        try:
+            reply = self._started().request(
+                "run",
+                timeout_s=effort.timeout_s,
+                candidate=planned.request,
+                effort={
+                    "samples": effort.samples,
+                    "drop_above_s": effort.drop_above_s,
+                    "timeout_s": effort.timeout_s,
+                },
+            )
+        except ChildFailedError as error:
+            self._discard()
+            return replace(_end(planned, error), clocks=observed(before, self._clocks.read()))
+        return self._ran(planned, reply, observed(before, self._clocks.read()))
+
+    def race(self, task: Task, artifacts: Sequence[Artifact], blocks: int, timeout_s: float) -> list[Ran]:
+        """As the protocol says. Where time runs out, all have fewer samples than ``blocks``, and equally many.
+        A candidate that brings the worker down leaves the race, which is then run again without it."""
+        results: dict[int, Ran] = {}
+        planned: dict[int, Planned] = {}
+        for number, artifact in enumerate(artifacts):
+            item = self._plan(task, artifact)
+            if isinstance(item, Failure):
+                results[number] = item
+            else:
+                planned[number] = item
+        while planned:
+            results |= self._race(planned, blocks, timeout_s)
+            planned = {number: item for number, item in planned.items() if number not in results}
+        return [results[number] for number in range(len(artifacts))]
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+        self._forget()
+
+    def _race(self, planned: dict[int, Planned], blocks: int, timeout_s: float) -> dict[int, Ran]:
+        """Results of all, or of the one that ended the race."""
+        numbers = list(planned)
+        for item in planned.values():
+            self._prepare(item)
+        before = self._clocks.read()
+        try:
+            reply = self._started().request(
+                "race",
+                timeout_s=timeout_s,
+                silence_s=min(timeout_s, LONGEST_SILENCE_S),
+                candidates=[planned[number].request for number in numbers],
+                blocks=blocks,
+            )
+        except ChildFailedError as error:
+            self._discard()
+            culprit = numbers[error.candidate]
+            return {culprit: _end(planned[culprit], error)}
+        clocks = observed(before, self._clocks.read())
+        if "culprit" in reply:
+            culprit = numbers[reply["culprit"]]
+            return {culprit: self._ran(planned[culprit], reply["failure"], clocks)}
+        self._believe(reply)
+        return {
+            number: self._ran(planned[number], result, clocks)
+            for number, result in zip(numbers, reply["results"], strict=True)
+        }
+
+    def _plan(self, task: Task, artifact: Artifact) -> Planned | Failure:
+        reference = self._reference(task.spec)
+        try:
+            planned = Planned(artifact, plan.candidate(task, artifact, reference))
+        except ExpressionError as error:
+            return Failure(artifact.config, Outcome.LAUNCH_FAILED, f"an expression has no value: {error}")
+        refusal = self._refusal(planned)
+        return planned.failed(Outcome.LAUNCH_FAILED, refusal) if refusal else planned
+
+    def _refusal(self, planned: Planned) -> str:
+        """The static screen, for devices whose launches have limits."""
+        del planned
+        return ""
+
+    def _reference(self, spec: KernelSpec) -> Artifact | None:
+        """None where outputs are stored in files."""
+        if spec.identity not in self._references:
+            while len(self._references) >= _KEPT_REFERENCES:
+                self._references.popitem(last=False)
+            self._references[spec.identity] = self._built_reference(spec)
+        return self._references[spec.identity]
+
+    def _built_reference(self, spec: KernelSpec) -> Artifact | None:
+        if self.builder is None:
+            raise MissingPartError("this runner has no builder for references; pass one to it")
+        config = plan.reference_config(spec)
+        if config is not None:
+            built = next(iter(self.builder.build(spec, [config])))
+            if isinstance(built, Failure):
+                raise KernelError(f"does not build: {built.detail}", file=spec.kernel.name, key="reference.config")
+            return built
+        if spec.language not in spec.kernel.reference.sources and spec.kernel.reference.arrays is not None:
+            return None
+        return self.builder.build_reference(spec)
+
+    def _prepare(self, planned: Planned) -> None:
+        """Has the expected outputs computed, apart from any candidate: a failure is the reference's.
+        Raises KernelError."""
+        problem = planned.request["problem"]
+        child = self._started()
+        key = json.dumps(problem, sort_keys=True)
+        if key in self._prepared:
+            return
+        try:
+            reply = child.request("prepare", timeout_s=REFERENCE_TIMEOUT_S, problem=problem)
+        except ChildFailedError as error:
+            self._discard()
+            raise KernelError(f"cannot be run: {error.detail}", key="reference") from error
+        if "error" in reply:
+            if reply["fatal"]:
+                self._discard()
+            raise KernelError(f"cannot be run: {reply['error']}", key="reference")
+        self._prepared.add(key)
+
+    def _started(self) -> Child:
+        if self._child is None:
+            child = Child(self.kind, self._index)
+            try:
+                said = child.request("hello", timeout_s=START_TIMEOUT_S)
+            except ChildFailedError as error:
+                raise DeviceError(f"the worker for {self.kind} {self._index} does not start: {error.detail}") from error
+            if "error" in said:
+                child.kill()
+                missing = said.get("missing", False)
+                raise (MissingPartError if missing else DeviceError)(f"{self.kind} {self._index}: {said['error']}")
+            self._child = child
+            self._meet(said)
+        return self._child
+
+    def _meet(self, said: dict[str, Any]) -> None:
+        """Called with what a new worker says about the device."""
+        if self._device is None:
+            self._device = device_info(said, compiler=self._compiler)
+        elif said["uuid"] != self._device.uuid:
+            raise DeviceError(f"{self.kind} {self._index} is another device now: {said['name']} {said['uuid']}")
+
+    def _ran(self, planned: Planned, reply: dict[str, Any], clocks: Clocks) -> Ran:
+        config = planned.artifact.config
+        self._believe(reply)
+        if reply.get("outcome") == "ok":
+            return Timing(
+                config,
+                tuple(reply["times_s"]),
+                reply["warm_median_s"],
+                reply["error_norm"],
+                clocks,
+                reply["occupancy"],
+            )
+        return Failure(config, Outcome(reply["outcome"]), reply["detail"], reply["error_norm"], clocks)
+
+    def _believe(self, reply: dict[str, Any]) -> None:
+        """Ends a worker that says it is of no more use. Raises KernelError, DeviceError for what is no candidate's."""
+        if reply.get("fatal"):
+            self._discard()
+        if "error" in reply:
+            if reply["fatal"]:
+                raise DeviceError(f"{self.kind} {self._index}: {reply['error']}")
+            raise KernelError(f"cannot be run: {reply['error']}", key="reference")
+
+    def _discard(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._child = None
+        self._prepared.clear()
+
+
+def _end(planned: Planned, error: ChildFailedError) -> Failure:
+    if isinstance(error, ChildSilentError):
+        return planned.failed(Outcome.TIMED_OUT, error.detail)
+    assert isinstance(error, ChildDiedError)
+    return planned.failed(Outcome.CRASHED, error.detail)

@@ -1,0 +1,103 @@
+"""Answers from a recorded tuning space instead of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from tuner_daemon.interfaces import Effort
+from tuner_daemon.records.device import DeviceInfo
+from tuner_daemon.records.kernel import Value
+from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Ran, Timing
+from tuner_daemon.records.space import Config
+from tuner_daemon.records.spec import KernelSpec
+from tuner_daemon.records.task import Task
+
+
+class RecordedSpace(Protocol):
+    """Measurements of (nearly) every configuration of a kernel on one device."""
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device that was measured."""
+        ...
+
+    def lookup(self, config: Mapping[str, Value]) -> tuple[str, Sequence[float]]:
+        """Status ("ok", or an Outcome's name) and times in seconds: all the recorded repeats, or their one summary.
+        Raises KeyError for a configuration that was not recorded."""
+        ...
+
+
+NOT_LOADED = DeviceInfo("replay", 0, "a recorded space", "replay", "replay")
+
+
+class ReplayRunner:
+    """A Runner without a device. ``load`` reads the recorded space in a kernel's folder.
+
+    ``run`` gives the recorded repeats, up to the effort's samples. ``race`` draws a sample per block from the recorded
+    repeats, with a generator seeded by the configuration: the same race gives the same samples. Where a single time
+    was recorded it stands for every sample; there is no made-up noise, and a verdict then has no width.
+    """
+
+    def __init__(self, load: Callable[[Path], RecordedSpace], *, seed: int = 0) -> None:
+        self._load, self._seed = load, seed
+        self._spaces: dict[Path, RecordedSpace] = {}
+        self._device = NOT_LOADED
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device recorded in the space that was used last; a placeholder before any was."""
+        return self._device
+
+    @property
+    def shares_cores(self) -> bool:
+        return False
+
+    def device_for(self, spec: KernelSpec) -> DeviceInfo:
+        """The device on which this spec's kernel was recorded."""
+        return self._space(spec).device
+
+    def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
+        found = self._found(task, artifact.config)
+        if isinstance(found, Failure):
+            return found
+        dropped = effort.drop_above_s is not None and found[0] > effort.drop_above_s
+        return _timing(artifact.config, found[:1] if dropped else found[: max(1, effort.samples)])
+
+    def race(self, task: Task, artifacts: Sequence[Artifact], blocks: int, timeout_s: float) -> list[Ran]:
+        del timeout_s  # nothing here takes time
+        results: list[Ran] = []
+        for artifact in artifacts:
+            found = self._found(task, artifact.config)
+            if isinstance(found, Failure):
+                results.append(found)
+            else:
+                rng = np.random.default_rng([self._seed, int(artifact.config.key, 16)])
+                results.append(_timing(artifact.config, rng.choice(np.array(found), size=blocks).tolist()))
+        return results
+
+    def close(self) -> None:
+        self._spaces.clear()
+
+    def _found(self, task: Task, config: Config) -> Sequence[float] | Failure:
+        try:
+            status, times_s = self._space(task.spec).lookup(config.as_dict())
+        except KeyError:
+            return Failure(config, Outcome.LAUNCH_FAILED, "this configuration was not recorded")
+        if status == Outcome.OK:
+            return times_s
+        return Failure(config, Outcome(status), f"recorded as {status}")
+
+    def _space(self, spec: KernelSpec) -> RecordedSpace:
+        folder = spec.kernel.folder
+        if folder not in self._spaces:
+            self._spaces[folder] = self._load(folder)
+        self._device = self._spaces[folder].device
+        return self._spaces[folder]
+
+
+def _timing(config: Config, times_s: Sequence[float]) -> Timing:
+    return Timing(config, tuple(float(t) for t in times_s), None, 0.0)

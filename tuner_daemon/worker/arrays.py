@@ -1,0 +1,139 @@
+"""Types, contents and poison of array arguments.
+
+Floating-point inputs come from two distributions. With ``fill = "normal"``: standard normal, and uniform in
+[-1, 1). With ``fill = "uniform"``: uniform in [0, 1), and its square (mass near 0), so that a kernel which needs
+values in [0, 1) gets nothing else. Integers: in [-8, 8] for normal and [0, 16) for uniform (never negative for
+unsigned types). ``arange``, ``zeros`` and .npy files are the same in every set.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner_daemon.worker.device import GUARD_PATTERN
+from tuner_daemon.worker.messages import Array
+
+HostArray = NDArray[Any]
+
+_NAMES = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "tf32": "float32",
+    "long": "int64",
+    "char": "int8",
+}
+_STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
+DISTRIBUTIONS = ("normal", "uniform")
+
+
+def canonical(dtype: str) -> str:
+    """The numpy name of a type, or ``bfloat16``."""
+    return _NAMES.get(dtype, dtype)
+
+
+def storage(dtype: str) -> np.dtype[Any]:
+    """What numpy holds the type in: bfloat16 has no numpy type and is kept as its 16 bits."""
+    name = canonical(dtype)
+    return np.dtype(_STORAGE.get(name, name))
+
+
+def is_floating(dtype: str) -> bool:
+    return canonical(dtype) == "bfloat16" or storage(dtype).kind in "fc"
+
+
+def nbytes(array: Array) -> int:
+    return int(np.prod(array.shape, dtype=np.int64)) * storage(array.dtype).itemsize
+
+
+def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Rounds to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def numbers(raw: HostArray, dtype: str) -> HostArray:
+    """Stored elements as numbers that can be subtracted: complex values become pairs."""
+    if canonical(dtype) == "bfloat16":
+        return from_bfloat16(raw)
+    if raw.dtype.kind == "c":
+        return raw.view(raw.real.dtype)
+    return raw
+
+
+def poison_byte(array: Array) -> int:
+    """Fills outputs before a check: all bits set is a NaN in every floating-point type; a known pattern for others."""
+    return 0xFF if is_floating(array.dtype) else GUARD_PATTERN
+
+
+def is_random(array: Array) -> bool:
+    """Whether the contents differ from one input set to the next."""
+    return array.read and array.fill in DISTRIBUTIONS
+
+
+def make(array: Array, seed: int, distribution: str, position: int) -> HostArray:
+    """The argument's contents in one input set. Raises OSError, ValueError for a .npy file that does not fit."""
+    if array.fill == "zeros":
+        return np.zeros(array.shape, storage(array.dtype))
+    if array.fill == "arange":
+        return _from_numbers(np.arange(int(np.prod(array.shape, dtype=np.int64))).reshape(array.shape), array.dtype)
+    if array.fill in DISTRIBUTIONS:
+        rng = np.random.default_rng([seed, position])
+        return _random(array, distribution, rng)
+    return load(Path(array.fill), array)
+
+
+def load(path: Path, array: Array) -> HostArray:
+    """A .npy file as the argument's type and shape. Raises OSError, ValueError (no pickles)."""
+    values = np.load(path, allow_pickle=False)
+    if tuple(values.shape) != array.shape:
+        raise ValueError(f"{path.name} has shape {tuple(values.shape)}, want {array.shape} for {array.name}")
+    if canonical(array.dtype) == "bfloat16" and values.dtype == np.uint16:
+        return np.ascontiguousarray(values)
+    return _from_numbers(values, array.dtype)
+
+
+def _random(array: Array, distribution: str, rng: np.random.Generator) -> HostArray:
+    if not is_floating(array.dtype):
+        return _random_integers(array, distribution, rng)
+    dtype = storage(array.dtype)
+    if dtype.kind == "c":
+        real, imaginary = (_random_floats(array, distribution, rng) for _ in range(2))
+        return (real + 1j * imaginary).astype(dtype)
+    return _from_numbers(_random_floats(array, distribution, rng), array.dtype)
+
+
+def _random_floats(array: Array, distribution: str, rng: np.random.Generator) -> HostArray:
+    wide = np.float64 if storage(array.dtype) in (np.float64, np.complex128) else np.float32
+    if array.fill == "uniform":
+        values = rng.random(array.shape, dtype=wide)
+        return values if distribution == "uniform" else values * values
+    if distribution == "normal":
+        return rng.standard_normal(array.shape, dtype=wide)
+    return rng.random(array.shape, dtype=wide) * wide(2) - wide(1)
+
+
+def _random_integers(array: Array, distribution: str, rng: np.random.Generator) -> HostArray:
+    dtype = storage(array.dtype)
+    if canonical(array.dtype) == "bool":
+        return rng.integers(0, 2, array.shape, dtype=dtype)
+    if dtype.kind == "u" or array.fill == "uniform":
+        high = 16 if distribution == "uniform" else 8
+        return rng.integers(0, high, array.shape, dtype=dtype)
+    return rng.integers(-8, 9, array.shape, dtype=dtype)
+
+
+def _from_numbers(values: HostArray, dtype: str) -> HostArray:
+    if canonical(dtype) == "bfloat16":
+        return to_bfloat16(values.astype(np.float32))
+    return np.ascontiguousarray(values.astype(storage(dtype)))
