@@ -121,6 +121,15 @@ CONTRACTS: list[dict[str, Any]] = PYPROJECT["tool"]["importlinter"]["contracts"]
 TRESPASSES = {
     "layers": ("tuner_daemon/records/task.py", "import tuner_daemon.interfaces"),
     "cost-model-stands-alone": ("cost_model/__init__.py", "import tuner_daemon.errors"),
+    "settings-are-read-in-one-place": ("tuner_daemon/session.py", "import tuner_daemon.settings"),
+    "settings-know-nothing": ("tuner_daemon/settings.py", "import tuner_daemon.interfaces"),
+    "door-cuda-driver": ("tuner_daemon/runners/__init__.py", "import pycuda.driver"),
+    "door-nvrtc": ("tuner_daemon/worker/__init__.py", "def f(): import cuda.bindings.nvrtc"),
+    "door-training": ("tuner_daemon/learning/policy.py", "import torch"),
+    "door-xgboost": ("tuner_daemon/learning/cost.py", "import xgboost"),
+    "door-parquet": ("tuner_daemon/cli/app.py", "from pyarrow import parquet"),
+    "door-nvml": ("tuner_daemon/worker/__init__.py", "import pynvml"),
+    "door-events": ("tuner_daemon/daemon.py", "import watchdog.observers"),
 }
 
 
