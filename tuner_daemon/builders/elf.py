@@ -51,7 +51,7 @@ def _functions(binary: bytes, table_type: int) -> Iterator[tuple[str, int]]:
                 name, info, other, index = struct.unpack_from("<IBBH", binary, at)
                 if info & 0xF == _FUNCTION and info >> 4 != _LOCAL and index != 0:
                     yield names[name : names.index(b"\0", name)].decode("utf-8", "replace"), other
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise ValueError("damaged ELF file") from error
 
 
