@@ -108,7 +108,7 @@ struct Row {
         } else {
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                const size_t column = (size_t)vector * VEC + i;
+                const int column = vector * VEC + i;
                 pack.at[i] = column < columns ? from[column] : __int_as_float(0xff800000);
             }
         }
@@ -121,7 +121,7 @@ struct Row {
         } else {
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                const size_t column = (size_t)vector * VEC + i;
+                const int column = vector * VEC + i;
                 if (column < columns) to[column] = pack.at[i];
             }
         }
