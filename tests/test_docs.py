@@ -15,6 +15,10 @@ from typer.core import TyperCommand, TyperGroup
 from tests.conftest import ROOT
 from tests.test_systemd import SYSTEMD, setting_names
 from tuner_daemon.cli.app import app
+from tuner_daemon.errors import KernelError
+from tuner_daemon.intake.kernels import load_kernel
+from tuner_daemon.intake.specs import load_spec, templates_dir
+from tuner_daemon.records.spec import Budget, DeviceRequest
 from tuner_daemon.settings import Settings
 
 README = (ROOT / "README.md").read_text()
@@ -85,6 +89,40 @@ def test_a_code_block_is_well_formed(document: Path) -> None:
     for language, text in BLOCK.findall(document.read_text()):
         if language == "toml":
             tomllib.loads(text)
+
+
+def test_the_specs_and_kernels_of_the_documents_load(tmp_path: Path) -> None:
+    spec, kernel = toml_blocks(ROOT / "README.md")
+    guide = "\n".join(toml_blocks(ROOT / "docs/kernels.md"))
+    asked = load_spec(
+        write(tmp_path / "asked" / "matmul.toml", spec),
+        template_dirs=[templates_dir()],
+        default_device=DeviceRequest(),
+        default_budget=Budget(),
+    )
+    assert asked.kernel.name == "matmul"
+    assert load_kernel(folder_with(kernel, tmp_path / "scale")).name == "scale"
+    assert len(load_kernel(folder_with(guide, tmp_path / "row_sums")).arguments) == 4
+    with pytest.raises(KernelError):
+        load_kernel(folder_with(guide.replace("row_sums", "row sums"), tmp_path / "wrong"))
+
+
+def toml_blocks(document: Path) -> list[str]:
+    return [text for language, text in BLOCK.findall(document.read_text()) if language == "toml"]
+
+
+def folder_with(declaration: str, folder: Path) -> Path:
+    """A kernel folder whose sources are there, which is all that loading asks."""
+    for name in ("kernel.cu", "kernel.c", "reference.cu", "reference.c"):
+        write(folder / name, "")
+    write(folder / "kernel.toml", declaration)
+    return folder
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
 
 
 @in_every_document

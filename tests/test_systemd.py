@@ -14,8 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 from tuner_daemon.settings import Settings, load_settings
+from tuner_daemon.storage.spool import STATES
 
 SYSTEMD = Path(__file__).parent.parent / "systemd"
+SPOOL_FOLDERS = [*({*STATES} - {"incoming"}), "results"]
 UNITS = sorted(path.name for path in SYSTEMD.iterdir() if path.suffix in {".service", ".timer"})
 COMMENTED_SETTING = re.compile(r"^# (\w+ = )", re.MULTILINE)
 
@@ -98,7 +100,8 @@ def test_members_of_the_group_may_drop_but_not_look_behind(tmp_path: Path) -> No
     user = next(line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines() if "tunerd" in line)
     state = tmp_path / "var/lib/tuner-daemon"
     modes = {str(path.relative_to(state)): path.stat().st_mode & 0o7777 for path in state.rglob("*")}
-    assert modes == {"spool": 0o2750, "spool/incoming": 0o2770}
+    assert modes.pop("spool/incoming") == 0o2770
+    assert modes == dict.fromkeys(["spool", *(f"spool/{name}" for name in SPOOL_FOLDERS)], 0o2750)
     assert state.stat().st_mode & 0o7777 == 0o750
     assert {(path.stat().st_uid, path.stat().st_gid) for path in (state, *state.rglob("*"))} == {
         (int(user[2]), int(user[3]))
@@ -111,7 +114,8 @@ def test_units_folders_and_settings_agree_on_where_the_state_lies() -> None:
     assert "StateDirectory=tuner-daemon\n" in service
     assert "StateDirectory=tuner-daemon\n" in retrain
     spool = Settings(state_dir=Path("/var/lib/tuner-daemon")).spool_dir
-    assert f"{spool}/incoming " in (SYSTEMD / "tunerd.tmpfiles").read_text()
+    made = re.findall(rf"^d {spool}/(\w+) ", (SYSTEMD / "tunerd.tmpfiles").read_text(), re.MULTILINE)
+    assert sorted(made) == sorted(["incoming", *SPOOL_FOLDERS])
 
 
 def test_the_example_settings_are_the_defaults_of_the_service() -> None:
