@@ -209,13 +209,14 @@ class Search:
         return shortlist(scored, n)
 
     def _effort(self) -> Effort:
+        longest_s = min(self.plan.first_timeout_s, max(1.0, self.task.spec.budget.seconds))
         incumbent = min((t.median_s for t in self._timings()), default=None)
         if incumbent is None or self.baseline is None:
-            return Effort(samples=self.plan.samples, timeout_s=self.plan.first_timeout_s)
+            return Effort(samples=self.plan.samples, timeout_s=longest_s)
         # Ten times the baseline for each of the launches that checking and sampling make.
         launches = 20 + self.plan.samples
-        timeout_s = 5.0 + 10 * self.baseline.median_s * launches
-        return Effort(self.plan.samples, self.plan.drop_factor * incumbent, min(timeout_s, self.plan.first_timeout_s))
+        timeout_s = min(5.0 + 10 * self.baseline.median_s * launches, longest_s)
+        return Effort(self.plan.samples, self.plan.drop_factor * incumbent, timeout_s)
 
     def _refit(self) -> None:
         self.parts.cost_model.fit(self.task, self.history)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner_daemon.errors import SpecError
-from tuner_daemon.intake.specs import companions, load_spec
+from tuner_daemon.intake.specs import load_spec, templates_dir
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec
 from tuner_daemon.settings import Settings
+from tuner_daemon.storage import companions
 from tuner_daemon.storage.results import ResultStore
 from tuner_daemon.storage.spool import Spool
 from tuner_daemon.storage.status import read_status
@@ -21,7 +22,7 @@ def load(settings: Settings, path: Path) -> KernelSpec:
     """The spec at ``path`` with this installation's templates and defaults. Raises SpecError, KernelError."""
     return load_spec(
         path,
-        template_dirs=settings.template_dirs,
+        template_dirs=(*settings.template_dirs, templates_dir()),
         default_device=DeviceRequest(settings.device.kind, settings.device.index),
         default_budget=Budget(settings.budget.measurements, settings.budget.seconds),
     )
@@ -31,7 +32,7 @@ def drop(settings: Settings, path: Path) -> str:
     """Puts a spec, with the kernel files that it names, into the watched folder; the name it got there."""
     if not path.exists():
         raise SpecError("does not exist", file=path, remedy="give the path of a spec file or folder")
-    return Spool(settings.spool_dir).submit(path, extra=companions(path))
+    return Spool(settings.spool_dir).submit(path, extra=companions.beside(path))
 
 
 def wait_for(settings: Settings, name: str, timeout_s: float) -> dict[str, Any]:

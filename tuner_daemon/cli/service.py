@@ -17,6 +17,7 @@ from tuner_daemon.daemon import Daemon
 from tuner_daemon.intake.specs import priority_of
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.settings import Settings
+from tuner_daemon.storage.results import restore_results
 from tuner_daemon.storage.spool import Spool
 from tuner_daemon.storage.status import write_status
 from tuner_daemon.storage.watcher import Watcher
@@ -27,6 +28,7 @@ def run_daemon(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     spool = Spool(settings.spool_dir)
     spool.lock()
+    restore_results(spool.results)
     with Workshop(settings) as workshop:
         daemon = Daemon(
             spool=spool,

@@ -12,9 +12,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from tuner_daemon.builders.preamble import preamble
 from tuner_daemon.engine import Engine
 from tuner_daemon.errors import ModelError
-from tuner_daemon.intake.kernels import load_kernel, templates_dir
+from tuner_daemon.intake.kernels import load_kernel
+from tuner_daemon.intake.specs import available_templates, templates_dir
 from tuner_daemon.interfaces import Builder, CostModel, Proposer, Runner
 from tuner_daemon.learning.cost import LearnedCostModel, load_prior
 from tuner_daemon.learning.policy import Policy, load_policy
@@ -60,7 +62,7 @@ class Workshop:
         self._models = Models()
         search = settings.search
         self.engine = Engine(
-            results=ResultStore(settings.spool_dir / "results"),
+            results=ResultStore(settings.spool_dir / "results", preamble=preamble),
             parts_for=self.parts_for,
             lease=self.lease,
             plan=Plan(
@@ -124,9 +126,13 @@ class Workshop:
         return {f"{r.kind} {r.index}": s.runner.device.name for r, s in self._stations.items()}
 
     def template(self, name: str) -> Kernel:
-        """A family by name, site folders first."""
-        folders = [*self.settings.template_dirs, templates_dir()]
-        return load_kernel(next(folder / name for folder in folders if (folder / name / "kernel.toml").is_file()))
+        """A family by name. Raises KeyError if there is none."""
+        return load_kernel(available_templates(template_dirs(self.settings))[name])
+
+
+def template_dirs(settings: Settings) -> tuple[Path, ...]:
+    """Where families are looked up: the site's folders first, then those that ship."""
+    return (*settings.template_dirs, templates_dir())
 
 
 def open_station(settings: Settings, request: DeviceRequest) -> Station:
@@ -143,7 +149,7 @@ def _cpu_station(settings: Settings, request: DeviceRequest) -> Station:
 
 
 def _cuda_station(settings: Settings, request: DeviceRequest) -> Station:
-    from tuner_daemon.builders.nvrtc import cuda_builder
+    from tuner_daemon.builders.cuda import cuda_builder
     from tuner_daemon.runners.cuda import CudaRunner
 
     runner = CudaRunner(index=request.index, clock_policy=settings.clock_policy)
@@ -192,7 +198,8 @@ def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> N
     from tuner_daemon.records.task import Task
 
     with Workshop(settings) as workshop:
-        for item in load_plan(plan, workshop.template):
+        device = DeviceRequest(settings.device.kind, settings.device.index)
+        for item in load_plan(plan, template_dirs=template_dirs(settings), default_device=device):
             with workshop.lease(item.spec.device):
                 parts = workshop.parts_for(item.spec.device)
                 task = Task(item.spec, ParamSpace(item.spec.kernel, item.spec.problem), parts.runner.device)

@@ -17,7 +17,7 @@ from tuner_daemon.intake.schema import KernelTables, SpecTables, shown, validate
 from tuner_daemon.records.kernel import Kernel, Value
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options
 
-__all__ = ["available_templates", "load_spec", "read_spec_text", "templates_dir"]
+__all__ = ["available_templates", "load_spec", "priority_of", "read_spec_text", "spec_from_document", "templates_dir"]
 
 _OWN_TABLES = frozenset(KernelTables.model_fields) - {"problem"}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -28,6 +28,17 @@ def templates_dir() -> Path:
     here = Path(__file__).resolve().parent.parent
     packaged = here / "_templates"
     return packaged if packaged.is_dir() else here.parent / "templates"
+
+
+def priority_of(path: Path) -> int:
+    """``options.priority`` of a waiting spec; 0 where it cannot be read: loading it will say why."""
+    file = path / "spec.toml" if path.is_dir() and not path.is_symlink() else path
+    try:
+        options = parse(read_spec_text(file), file, SpecError).tables.get("options")
+    except SpecError:
+        return 0
+    priority = options.get("priority", 0) if isinstance(options, dict) else 0
+    return priority if isinstance(priority, int) else 0
 
 
 def available_templates(template_dirs: Sequence[Path]) -> dict[str, Path]:
@@ -48,6 +59,21 @@ def load_spec(
     """
     file = path / "spec.toml" if path.is_dir() and not path.is_symlink() else path
     document = parse(read_spec_text(file), file, SpecError)
+    name = (path.name if file != path else path.stem).encode("utf-8", "replace").decode()
+    return spec_from_document(
+        document, name, template_dirs=template_dirs, default_device=default_device, default_budget=default_budget
+    )
+
+
+def spec_from_document(
+    document: Document,
+    name: str,
+    *,
+    template_dirs: Sequence[Path],
+    default_device: DeviceRequest,
+    default_budget: Budget,
+) -> KernelSpec:
+    """As :func:`load_spec`, from a parsed file. ``name`` is for people."""
     own = {key: value for key, value in document.tables.items() if key in _OWN_TABLES}
     asked = {key: value for key, value in document.tables.items() if key not in _OWN_TABLES}
     tables = validated(SpecTables, asked, document)
@@ -61,7 +87,6 @@ def load_spec(
         tables.budget.seconds or default_budget.seconds,
     )
     options = Options(tables.options.force, tables.options.priority)
-    name = (path.name if file != path else path.stem).encode("utf-8", "replace").decode()
     return KernelSpec(kernel, _problem(document, kernel, tables.problem), device, budget, options, name)
 
 

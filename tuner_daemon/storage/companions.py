@@ -26,13 +26,21 @@ def gather(place: Path, incoming: Path, workplace: Path) -> Path:
     files.remove(workplace)
     if place.is_dir():
         return place
-    beside = [incoming / name for name in sorted(_named(place)) if _is_there(incoming / name)]
-    if not beside:
+    named = beside(place, incoming)
+    if not named:
         return place
     workplace.mkdir()
-    for path in [*beside, place]:
+    for path in [*named, place]:
         _copy(path, workplace / path.name)
     return workplace / place.name
+
+
+def beside(spec: Path, folder: Path | None = None) -> list[Path]:
+    """Kernel folders and files in ``folder`` (default: the spec's own) that the spec file names; none for a folder."""
+    if spec.is_dir():
+        return []
+    folder = spec.parent if folder is None else folder
+    return [folder / name for name in sorted(_named(spec)) if _is_there(folder / name)]
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,0 +1,71 @@
+"""Loads a collection plan: which kernels, problems and how many configurations to measure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from tuner_daemon.errors import SpecError
+from tuner_daemon.intake.documents import parse
+from tuner_daemon.intake.files import read_spec_text
+from tuner_daemon.intake.schema import Name, Scalar, Table, validated
+from tuner_daemon.intake.specs import spec_from_document
+from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec
+
+
+class TaskTable(Table):
+    """One kernel on several problems."""
+
+    template: Name
+    count: Annotated[int, Field(ge=1, le=100_000)]  # configurations per problem, drawn uniformly
+    seed: Annotated[int, Field(ge=0)] = 0
+    problems: Annotated[list[dict[str, Scalar]], Field(min_length=1)]
+    device: dict[str, Scalar] = {}
+
+
+class PlanTables(Table):
+    """``[[task]]`` …"""
+
+    task: Annotated[list[TaskTable], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    """One problem of a plan. ``job`` names its rows in the log: the same plan goes on where it stopped."""
+
+    job: str
+    spec: KernelSpec
+    count: int
+    seed: int
+
+
+def load_plan(path: Path, *, template_dirs: Sequence[Path], default_device: DeviceRequest) -> list[PlannedTask]:
+    """Raises SpecError or KernelError with file, key, line and what to do."""
+    document = parse(read_spec_text(path), path, SpecError)
+    plan = validated(PlanTables, document.tables, document)
+
+    def planned() -> Iterator[PlannedTask]:
+        for table in plan.task:
+            for problem in table.problems:
+                one = {"template": table.template, "problem": problem, "device": table.device}
+                spec = spec_from_document(
+                    replace(document, tables=one),
+                    path.stem,
+                    template_dirs=template_dirs,
+                    default_device=default_device,
+                    default_budget=Budget(),
+                )
+                yield PlannedTask(_job(spec, table.seed), spec, table.count, table.seed)
+
+    return list(planned())
+
+
+def _job(spec: KernelSpec, seed: int) -> str:
+    identity: list[Any] = [spec.identity, seed]
+    return f"collect-{spec.kernel.name}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]}"
