@@ -5,6 +5,8 @@ import dataclasses
 import importlib.util
 import shutil
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -286,6 +288,34 @@ class TestNvrtcBuilder(BuilderContract):
         finally:
             builder.close()
         assert not compiling_workers()
+
+
+ORPHAN = """
+import sys
+from pathlib import Path
+from tests.fakes import spec_for, vector_add_kernel
+from tests.test_builders import CONFIGS, SLOW_CU
+from tuner_daemon.builders.cache import BuildCache
+from tuner_daemon.builders.nvrtc import NvrtcBuilder
+folder = Path(sys.argv[1])
+builder = NvrtcBuilder(BuildCache(folder / "cache", 1 << 20), arch="sm_90", jobs=1)
+stream = builder.build(spec_for(vector_add_kernel(folder / "k", cuda=SLOW_CU), "cuda"), CONFIGS[:1])
+print(builder.compiler, flush=True)
+next(stream)
+"""
+
+
+@needs_nvrtc
+def test_workers_end_when_the_daemon_is_killed(tmp_path: Path, root: Path) -> None:
+    daemon = subprocess.Popen([sys.executable, "-c", ORPHAN, str(tmp_path)], cwd=root, stdout=subprocess.PIPE)
+    with daemon:
+        assert daemon.stdout is not None
+        assert b"NVRTC" in daemon.stdout.readline()
+        family = psutil.Process(daemon.pid).children(recursive=True)
+        assert any("forkserver" in " ".join(process.cmdline()) for process in family)
+        daemon.kill()
+    _, alive = psutil.wait_procs(family, timeout=15.0)
+    assert not alive
 
 
 def compiling_workers() -> list[psutil.Process]:

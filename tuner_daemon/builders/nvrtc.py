@@ -180,7 +180,7 @@ class Workers:
             max_workers=self._count,
             max_tasks=TASKS_PER_WORKER,
             initializer=_set_up_in_worker,
-            initargs=(self._memory_bytes, self._folder.name),
+            initargs=(self._memory_bytes, self._folder.name, os.getpid()),
             context=context,
         )
 
@@ -192,7 +192,7 @@ class Workers:
             self._pool = self._folder = None
 
 
-def _set_up_in_worker(memory_bytes: int, empty_folder: str) -> None:
+def _set_up_in_worker(memory_bytes: int, empty_folder: str, daemon: int) -> None:
     """Must not raise: a pool starts workers that fail here again and again."""
     for kind, limit in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(kind)[1]
@@ -201,6 +201,16 @@ def _set_up_in_worker(memory_bytes: int, empty_folder: str) -> None:
             resource.setrlimit(kind, (value, value))
     # NVRTC looks for headers in the working folder too.
     os.chdir(empty_folder)
+    threading.Thread(target=_end_with_in_worker, args=(daemon,), daemon=True).start()
+
+
+def _end_with_in_worker(daemon: int) -> None:
+    """A compilation must not go on for ever when the process that would stop it was killed."""
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(daemon, 0)
+            time.sleep(1.0)
+    os._exit(1)
 
 
 @cache
