@@ -26,7 +26,7 @@ class TaskTable(Table):
     count: Annotated[int, Field(ge=1, le=100_000)]  # configurations per problem, drawn uniformly
     seed: Annotated[int, Field(ge=0)] = 0
     problems: Annotated[list[dict[str, Scalar]], Field(min_length=1)]
-    device: dict[str, Scalar] = {}
+    device: Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
 class PlanTables(Table):
