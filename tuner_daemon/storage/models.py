@@ -37,7 +37,7 @@ class StoredModel:
     version: str
     folder: Path
     files: Mapping[str, bytes]  # the verified bytes: nothing is read a second time
-    metadata: Mapping[str, Any]  # as given to publish: feature schema, training-log fingerprint, metrics
+    metadata: Mapping[str, Any]  # as given to publish (feature schema, log fingerprint, metrics), and created_at
     created_at: datetime
 
 
@@ -127,7 +127,8 @@ class ModelStore:
         for name, data in contents.items():
             if hashlib.sha256(data).hexdigest() != manifest["files"][name]["sha256"]:
                 raise ModelError(f"model {version}: {name} is not what was stored: its SHA-256 differs")
-        return StoredModel(version, folder, contents, manifest["metadata"], created_at)
+        metadata = {**manifest["metadata"], "created_at": manifest["created_at"]}
+        return StoredModel(version, folder, contents, metadata, created_at)
 
     def versions(self) -> list[str]:
         """Every stored version, oldest first, promoted or not."""

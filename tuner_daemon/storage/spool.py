@@ -25,6 +25,7 @@ from tuner_daemon.storage.incoming import Entry
 
 logger = logging.getLogger(__name__)
 STATES = ("incoming", "active", "done", "failed", "hold")
+ENDED = ("done", "failed", "hold")
 MAX_ATTEMPTS = 2
 T = TypeVar("T")
 
@@ -237,6 +238,11 @@ class Spool:
                 job, _, answer = self._sidecar(state, name, ".job").partition("\n")
                 return Fate(state, job or None, answer, self._sidecar(state, name, ".reason.txt"))
         return None
+
+    def outcome(self, name: str) -> Fate | None:
+        """As ``fate``, but None until the spec is in done/, failed/ or hold/."""
+        fate = self.fate(name)
+        return fate if fate is not None and fate.state in ENDED else None
 
     def _sidecar(self, state: str, name: str, suffix: str) -> str:
         try:
