@@ -47,7 +47,7 @@ soak: $(STAMP) ## the long tests: kills, bursts, full disks
 docs: $(STAMP) ## check that what the documents say is what the code does
 	$(PYTEST) tests/test_docs.py tests/test_project.py
 
-bench: $(STAMP) ## the figures in the documents
+bench: $(STAMP) ## what the parts cost on this machine
 	$(BIN)/python -m benchmarks
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU and the extra [cuda]
