@@ -116,6 +116,7 @@ class WorkerRunner:
                 silence_s=min(timeout_s, LONGEST_SILENCE_S),
                 candidates=[planned[number].request for number in numbers],
                 blocks=blocks,
+                seconds=timeout_s,
             )
         except ChildFailedError as error:
             self._discard()

@@ -5,7 +5,7 @@ JSON lines over two dedicated pipes, so that a candidate which prints cannot dis
     {"id": 1, "op": "hello"}                                              -> fields of a DeviceInfo, after the canary
     {"id": 2, "op": "prepare", "problem": {…}}                            -> {"sets": 6} or {"error": …, "fatal": …}
     {"id": 3, "op": "run", "candidate": {…}, "effort": {…}}               -> a timing or a failure
-    {"id": 4, "op": "race", "candidates": […], "blocks": 30, "timeout_s": 60} -> {"results": […]} or {"culprit": …}
+    {"id": 4, "op": "race", "candidates": […], "blocks": 30, "seconds": 60} -> {"results": […]} or {"culprit": …}
 
 A reply is ``{"id": …, "reply": {…}}``; before it come notes, ``{"id": …, "candidate": 0, "stage": "timing"}``, which
 tell whom to blame if there never is a reply. After a reply that says ``fatal`` the child is of no more use.
@@ -65,7 +65,7 @@ class Worker:
         if request["op"] == "race":
             candidates = [parse_candidate(c) for c in request["candidates"]]
             race = harness.Race(self._workspaces, self._device, candidates, note)
-            return race.run(request["blocks"], request["timeout_s"])
+            return race.run(request["blocks"], request["seconds"])
         return {"error": f"unknown request {request['op']}", "fatal": True}
 
     def _send(self, message: dict[str, Any]) -> None:

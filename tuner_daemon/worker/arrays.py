@@ -78,7 +78,7 @@ def poison_byte(array: Array) -> int:
 
 def is_random(array: Array) -> bool:
     """Whether the contents differ from one input set to the next."""
-    return array.read and array.fill in DISTRIBUTIONS
+    return array.kind in ("input", "inout") and array.fill in DISTRIBUTIONS
 
 
 def make(array: Array, seed: int, distribution: str, position: int) -> HostArray:
