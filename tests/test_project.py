@@ -106,12 +106,14 @@ def test_importing_the_package_needs_no_gpu_and_pays_for_no_library(tmp_path: Pa
 
 
 def test_help_comes_at_once() -> None:
-    took_s = []
-    for _ in range(5):
+    """In the best of ten: the machine may be busy with other tests."""
+
+    def took_s() -> float:
         began_s = time.perf_counter()
         subprocess.run([BIN / "tunerd", "--help"], capture_output=True, check=True)
-        took_s.append(time.perf_counter() - began_s)
-    assert min(took_s) < 0.4
+        return time.perf_counter() - began_s
+
+    assert any(took_s() < 0.4 for _ in range(10))
 
 
 # Import contracts: each holds, and each catches what it forbids.
