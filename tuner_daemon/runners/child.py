@@ -28,6 +28,7 @@ KEPT_BYTES = 8192
 _LONGEST_REPLY = 64 << 20
 _KILL_S = 30.0
 _CLOSE_S = 2.0
+_SWEEP_S = 5.0
 
 
 class ChildFailedError(Exception):
@@ -226,9 +227,14 @@ def kill_tree(pid: int, mark: str) -> None:
         family = []
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    for process in [*family, *_marked(mark)]:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    # A fork may have been under way: look again until nothing is left that carries the mark.
+    deadline, left = time.monotonic() + _SWEEP_S, [*family, *_marked(mark)]
+    while left and time.monotonic() < deadline:
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=0.1)
+        left = [p for p in _marked(mark) if p.pid != pid]
 
 
 def _marked(mark: str) -> list[psutil.Process]:

@@ -25,9 +25,11 @@ class RecordedSpace(Protocol):
         """The device that was measured."""
         ...
 
+    def contains(self, config: Mapping[str, Value]) -> bool: ...
+
     def lookup(self, config: Mapping[str, Value]) -> tuple[str, Sequence[float]]:
-        """Status ("ok", or an Outcome's name) and times in seconds: all the recorded repeats, or their one summary.
-        Raises KeyError for a configuration that was not recorded."""
+        """How it ended (an Outcome's value) and times in seconds: all the recorded repeats, or their one summary;
+        empty unless "ok"."""
         ...
 
 
@@ -83,10 +85,10 @@ class ReplayRunner:
         self._spaces.clear()
 
     def _found(self, task: Task, config: Config) -> Sequence[float] | Failure:
-        try:
-            status, times_s = self._space(task.spec).lookup(config.as_dict())
-        except KeyError:
+        space, values = self._space(task.spec), config.as_dict()
+        if not space.contains(values):
             return Failure(config, Outcome.LAUNCH_FAILED, "this configuration was not recorded")
+        status, times_s = space.lookup(values)
         if status == Outcome.OK:
             return times_s
         return Failure(config, Outcome(status), f"recorded as {status}")

@@ -1,0 +1,128 @@
+"""The runner that answers from a recorded space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.contracts import BEHAVIOURS, RunnerContract
+from tests.fakes import spec_for, vector_add_kernel
+from tests.fakes_runner import FakeBuilder
+from tuner_daemon.interfaces import Builder, Effort, Runner
+from tuner_daemon.records.device import DeviceInfo
+from tuner_daemon.records.kernel import Value
+from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Timing
+from tuner_daemon.records.space import ParamSpace
+from tuner_daemon.records.task import Task
+from tuner_daemon.runners.replay import ReplayRunner
+
+RECORDED_ON = DeviceInfo("replay", 0, "a GPU of somebody else's", "uuid-7", "sm_80")
+
+
+class Recorded:
+    """A space in memory: value of the first parameter -> status and times."""
+
+    device = RECORDED_ON
+
+    def __init__(self, rows: Mapping[Value, tuple[str, Sequence[float]]]) -> None:
+        self._rows = rows
+
+    def contains(self, config: Mapping[str, Value]) -> bool:
+        return next(iter(config.values())) in self._rows
+
+    def lookup(self, config: Mapping[str, Value]) -> tuple[str, Sequence[float]]:
+        return self._rows[next(iter(config.values()))]
+
+
+class TestReplayRunner(RunnerContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def kind(cls) -> str:
+        return "replay"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def builder(cls) -> Builder:
+        return FakeBuilder()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def runner(cls) -> Runner:
+        times_s = tuple(1e-3 + 1e-5 * i for i in range(8))
+        rows: dict[Value, tuple[str, Sequence[float]]] = {
+            name: (outcome, times_s if outcome is Outcome.OK else ()) for name, outcome in BEHAVIOURS.items()
+        }
+        return ReplayRunner(lambda _: Recorded(rows))
+
+
+ROWS: dict[Value, tuple[str, Sequence[float]]] = {
+    32: ("ok", (2e-3,)),
+    64: ("ok", (1.0e-3, 1.1e-3, 1.2e-3)),
+    128: ("launch_failed", ()),
+}
+
+
+@pytest.fixture
+def runner() -> ReplayRunner:
+    return ReplayRunner(lambda _: Recorded(ROWS))
+
+
+@pytest.fixture
+def task(runner: ReplayRunner, tmp_path: Path) -> Task:
+    kernel = vector_add_kernel(tmp_path)
+    spec = spec_for(kernel, "replay")
+    return Task(spec, ParamSpace(kernel, spec.problem), runner.device_for(spec))
+
+
+def artifact(task: Task, block: int) -> Artifact:
+    return Artifact(task.space.config({"BLOCK": block, "WORK": 1}), Path("none"), "vector_add", str(block), 0.0)
+
+
+def test_the_device_is_the_one_that_was_recorded(runner: ReplayRunner, task: Task) -> None:
+    assert ReplayRunner(lambda _: Recorded(ROWS)).device.kind == "replay"
+    assert runner.device == task.device == RECORDED_ON
+
+
+def test_a_space_is_read_once(task: Task) -> None:
+    read: list[Path] = []
+
+    def load(folder: Path) -> Recorded:
+        read.append(folder)
+        return Recorded(ROWS)
+
+    runner = ReplayRunner(load)
+    for _ in range(3):
+        runner.run(task, artifact(task, 32), Effort())
+    assert read == [task.spec.kernel.folder]
+
+
+def test_recorded_repeats_are_the_samples(runner: ReplayRunner, task: Task) -> None:
+    ran = runner.run(task, artifact(task, 64), Effort(samples=2))
+    assert isinstance(ran, Timing)
+    assert ran.times_s == (1.0e-3, 1.1e-3)
+
+
+def test_a_single_recorded_time_stands_for_every_sample_of_a_race(runner: ReplayRunner, task: Task) -> None:
+    (single,) = runner.race(task, [artifact(task, 32)], 5, 1.0)
+    assert isinstance(single, Timing)
+    assert single.times_s == (2e-3,) * 5
+
+
+def test_a_race_draws_from_the_repeats_the_same_way_every_time(runner: ReplayRunner, task: Task) -> None:
+    first, again = (runner.race(task, [artifact(task, 64)], 40, 1.0)[0] for _ in range(2))
+    assert isinstance(first, Timing)
+    assert set(first.times_s) == set(ROWS[64][1])
+    assert first == again
+    (other,) = ReplayRunner(lambda _: Recorded(ROWS), seed=1).race(task, [artifact(task, 64)], 40, 1.0)
+    assert other != first
+
+
+def test_recorded_failures_and_gaps_are_failures(runner: ReplayRunner, task: Task) -> None:
+    failed = runner.run(task, artifact(task, 128), Effort())
+    assert isinstance(failed, Failure)
+    assert failed.outcome is Outcome.LAUNCH_FAILED
+    absent = runner.run(task, artifact(task, 256), Effort())
+    assert isinstance(absent, Failure)
+    assert "not recorded" in absent.detail
