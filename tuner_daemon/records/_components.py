@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tuner_daemon.records._rules import CHUNK, Mask, Rows, Rule, Step, plan
 
 WORK_LIMIT = 50_000_000  # combinations looked at before a part counts as too large to list
+_DIRECT_COST = 10  # of evaluating a constraint, in table lookups
 _TRIES = 2**21  # rejected draws before propagation takes over
 
 
@@ -155,7 +156,7 @@ def enumerate_component(
     column = {axis: j for j, axis in enumerate(order)}
     rows, work = np.zeros((1, 0), dtype=np.int16), 0
     for step in plan(order, mine, counts, column):
-        work += len(rows) * step.count
+        work += len(rows) * step.count * (1 + _DIRECT_COST * len(step.direct))
         grown = _grow(rows, step, row_limit) if work <= WORK_LIMIT else None
         if grown is None:
             return _open(axes, order, rows, mine, counts)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner_daemon.errors import KernelError
+from tuner_daemon.records._intervals import UNKNOWN, Interval
 from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.kernel import Parameter, Value
 
@@ -23,6 +24,8 @@ TABLE_LIMIT = 2**21
 
 CHUNK = 2**21
 """Combinations looked at together."""
+
+_DECIDING, _UNDECIDED = -1, -2  # instead of a column
 
 
 def values_array(parameter: Parameter) -> NDArray[np.generic]:
@@ -70,6 +73,21 @@ class Rule:
         given = {name: array[column] for name, array, column in zip(self.names, self.arrays, columns, strict=True)}
         return self.expression.holds({**self.problem, **given})
 
+    def may_hold(self, columns: Sequence[NDArray[np.int16] | None]) -> Mask:
+        """Whether it can still hold where the axes whose column is None are undecided. Sound, not exact."""
+        bounds = {name: _bounds(np.asarray(value)) for name, value in self.problem.items()}
+        for name, array, column in zip(self.names, self.arrays, columns, strict=True):
+            bounds[name] = _bounds(array) if column is None else _points(array[column])
+        return self.expression.may_hold(bounds)
+
+
+def _bounds(array: NDArray[np.generic]) -> Interval:
+    return UNKNOWN if array.dtype.kind == "U" else Interval.of(array.min(), array.max())
+
+
+def _points(array: NDArray[np.generic]) -> Interval:
+    return UNKNOWN if array.dtype.kind == "U" else Interval.of(array, array)
+
 
 @dataclass(frozen=True)
 class _Lookup:
@@ -89,12 +107,15 @@ class _Lookup:
 
 @dataclass(frozen=True)
 class Step:
-    """Deciding one parameter, given those before it. ``direct`` rules have no table and are evaluated in full."""
+    """Deciding one parameter, given those before it.
+
+    ``direct`` rules have no table: they are evaluated in full where every axis is decided, else by their bounds.
+    """
 
     axis: int
     count: int  # number of values
     lookups: tuple[_Lookup, ...]
-    direct: tuple[tuple[Rule, tuple[int, ...]], ...]  # rule, and its columns; -1 is the parameter being decided
+    direct: tuple[tuple[Rule, tuple[int, ...]], ...]  # rule, and its columns
 
     def allowed(self, rows: Rows) -> Mask:
         """(n, v): values that no constraint, looked at alone, refuses. Sound always, exact at the last step.
@@ -111,7 +132,9 @@ class Step:
     def _checked(self, rows: Rows, row: NDArray[np.intp], value: NDArray[np.intp]) -> Mask:
         good = np.ones(len(row), dtype=np.bool_)
         for rule, columns in self.direct:
-            good &= rule.check([value.astype(np.int16) if c < 0 else rows[row, c] for c in columns])
+            taken = [rows[row, c] if c >= 0 else value.astype(np.int16) if c == _DECIDING else None for c in columns]
+            known = [column for column in taken if column is not None]
+            good &= rule.check(known) if len(known) == len(taken) else rule.may_hold(taken)
         return good
 
     def emptied_by(self, rows: Rows) -> str:
@@ -141,8 +164,9 @@ def plan(order: Sequence[int], rules: Sequence[Rule], counts: Sequence[int], col
                 continue
             if rule.table is not None:
                 lookups.append(_project(rule, axis, bound, columns))
-            elif bound.issuperset(rule.axes):
-                direct.append((rule, tuple(-1 if a == axis else columns[a] for a in rule.axes)))
+            else:
+                at = {a: columns[a] for a in bound} | {axis: _DECIDING}
+                direct.append((rule, tuple(at.get(a, _UNDECIDED) for a in rule.axes)))
         steps.append(Step(axis, counts[axis], tuple(lookups), tuple(direct)))
     return steps
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tuner_daemon.errors import ExpressionError
 from tuner_daemon.records._arrays import Vector, array_value
+from tuner_daemon.records._intervals import Interval, interval_value
 from tuner_daemon.records._scalars import FUNCTIONS, MAGNITUDE_CAP, scalar_value
 
 __all__ = ["DEPTH_CAP", "FUNCTIONS", "LENGTH_CAP", "MAGNITUDE_CAP", "Expression", "Number"]
@@ -83,6 +84,12 @@ class Expression:
         values, defined = self._vector(names)
         truthy = values != 0 if values.dtype != np.bool_ else values.astype(np.bool_, copy=False)
         return np.asarray(truthy if defined is None else truthy & defined, dtype=np.bool_)
+
+    def may_hold(self, bounds: Mapping[str, Interval]) -> NDArray[np.bool_]:
+        """False only where no values within the bounds make the constraint hold. bounds: for every name it reads."""
+        with np.errstate(all="ignore"):
+            value = interval_value(_parsed(self.text)[0], bounds)
+        return np.asarray((value.low != 0) | (value.high != 0), dtype=np.bool_)
 
     def conjuncts(self) -> tuple[Expression, ...]:
         """Expressions that hold together exactly where this one does: its parts, where it is an ``and``."""
