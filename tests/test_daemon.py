@@ -210,3 +210,14 @@ def test_the_alarm_clock_wakes_the_loop_before_the_poll_interval_is_over() -> No
     daemon.wake.set()
     thread.join(5)
     assert spool.done == {"one": "job-one"}
+
+
+def test_a_reload_is_taken_up_between_jobs_and_does_not_count_as_stopping() -> None:
+    spool, engine = ListSpool(["one", "two"]), ScriptedEngine()
+    reload = threading.Event()
+    daemon, published, notes = make(spool, engine, reload=reload, allowed=lambda spec: reload.set())
+    daemon.serve()
+    assert spool.done == {"one": "job-one"}
+    assert spool.incoming == ["two"]
+    assert "STOPPING=1" not in notes
+    assert published[-1]["state"] == "waiting"

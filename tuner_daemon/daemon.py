@@ -75,20 +75,23 @@ class Daemon:
     notify: Callable[[str], None] = lambda _: None
     poll_s: float = 0.5
     stop: threading.Event = field(default_factory=threading.Event)
+    reload: threading.Event = field(default_factory=threading.Event)
     wake: threading.Event = field(default_factory=threading.Event)
 
     def serve(self) -> None:
-        """Raises DeviceError when the device is broken: the service manager starts the daemon anew."""
+        """Returns when ``stop`` is set, or ``reload`` between two jobs. Raises DeviceError when the device is broken:
+        the service manager starts the daemon anew."""
         self.spool.recover()
         self.notify("READY=1")
         self._idle()
-        while not self.stop.is_set():
+        while not (self.stop.is_set() or self.reload.is_set()):
             self.notify("WATCHDOG=1")
             if not self.serve_one():
                 self.wake.wait(SETTLING_S if self.spool.unsettled else self.poll_s)
                 self.wake.clear()
-        self.notify("STOPPING=1")
-        self.publish_status({"state": "stopped"})
+        if self.stop.is_set():
+            self.notify("STOPPING=1")
+            self.publish_status({"state": "stopped"})
 
     def serve_one(self) -> bool:
         """One turn: the most urgent spec from ``incoming/`` to its end. False if nothing waits."""

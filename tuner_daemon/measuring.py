@@ -77,8 +77,10 @@ class Bench:
         round_: int,
         baseline_median_s: float | None,
         on_each: Callable[[Measurement], None] = lambda _: None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> list[Measurement]:
-        """Runs what was built, one at a time, and appends the rows to the log as one part."""
+        """Runs what was built, one at a time, and appends the rows to the log as one part; asked to stop, it appends
+        what has been run so far."""
         rows: list[Measurement] = []
         for item in self._timed(building.items):
             started_at = datetime.now(UTC)
@@ -88,6 +90,8 @@ class Bench:
             row = self._row(building.proposals[ran.config.key], ran, artifact, round_, started_at, baseline_median_s)
             rows.append(row)
             on_each(row)
+            if stop():
+                break
         self.parts.log.append(rows)
         return rows
 

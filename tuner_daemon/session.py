@@ -72,8 +72,8 @@ def tune(
 ) -> Result:
     """Answers a spec with a verified winner that is never slower than the baseline.
 
-    Rows that the log already has for ``job`` count as measured. Raises JobInterruptedError once ``stop`` is set and the
-    current round is in the log; TuningError if no configuration gives right results; DeviceError if the device breaks.
+    Rows that the log already has for ``job`` count as measured. Raises JobInterruptedError once ``stop`` is set and what
+    has been measured is in the log; TuningError if no configuration gives right results; DeviceError if the device breaks.
     """
     search = Search(task, parts, plan, observe, stop or threading.Event(), Bench(task, job, parts))
     search.resume()
@@ -146,7 +146,9 @@ class Search:
             shown.append(row)
             self._report("search" if baseline_s else "baseline", shown)
 
-        self.history += self.bench.measure(building, self._effort(), self.round, baseline_s, on_each)
+        self.history += self.bench.measure(
+            building, self._effort(), self.round, baseline_s, on_each, stop=self.stop.is_set
+        )
         self.round += 1
         if self.stop.is_set():
             raise JobInterruptedError(

@@ -34,7 +34,7 @@ def serve(settings_file: SettingsFile = None) -> None:
     """Run the daemon in the foreground."""
     from tuner_daemon.cli.service import run_daemon
 
-    run_daemon(_settings(settings_file))
+    run_daemon(lambda: _settings(settings_file))
 
 
 @app.command()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import sdnotify
@@ -14,6 +15,7 @@ import sdnotify
 from tuner_daemon.cli.client import load
 from tuner_daemon.cli.workshop import Workshop
 from tuner_daemon.daemon import Daemon
+from tuner_daemon.errors import SettingsError
 from tuner_daemon.intake.specs import priority_of
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.settings import Settings
@@ -22,14 +24,47 @@ from tuner_daemon.storage.spool import Spool
 from tuner_daemon.storage.status import write_status
 from tuner_daemon.storage.watcher import Watcher
 
+logger = logging.getLogger(__name__)
 
-def run_daemon(settings: Settings) -> None:
-    """Returns after SIGTERM or SIGINT, when the current round is in the log."""
+
+@dataclass
+class Signals:
+    """Flags that the handlers set, and nothing else. SIGTERM, SIGINT: stop. SIGHUP: read the settings again."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    reload: threading.Event = field(default_factory=threading.Event)
+    wake: threading.Event = field(default_factory=threading.Event)
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: self._raise(self.stop))
+        signal.signal(signal.SIGHUP, lambda _number, _frame: self._raise(self.reload))
+
+    def _raise(self, flag: threading.Event) -> None:
+        flag.set()
+        self.wake.set()
+
+
+def run_daemon(read_settings: Callable[[], Settings]) -> None:
+    """Returns after SIGTERM or SIGINT, when what has been measured is in the log; takes up new settings on SIGHUP,
+    between two jobs, or keeps the old ones if the new ones are wrong."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    settings, signals = read_settings(), Signals()
+    signals.install()
+    while not signals.stop.is_set():
+        signals.reload.clear()
+        _serve(settings, signals)
+        try:
+            settings = read_settings()
+        except SettingsError as error:
+            logger.error("the settings stay as they were: %s", error)
+
+
+def _serve(settings: Settings, signals: Signals) -> None:
     spool = Spool(settings.spool_dir)
     spool.lock()
     restore_results(spool.results)
-    with Workshop(settings) as workshop:
+    with Workshop(settings) as workshop, Watcher(spool.incoming, signals.wake):
         daemon = Daemon(
             spool=spool,
             engine=workshop.engine,
@@ -39,16 +74,12 @@ def run_daemon(settings: Settings) -> None:
             publish_status=partial(_publish, settings, workshop),
             notify=sdnotify.SystemdNotifier().notify,
             poll_s=settings.poll_s,
+            stop=signals.stop,
+            reload=signals.reload,
+            wake=signals.wake,
         )
-
-        def on_signal(_signal: int, _frame: FrameType | None) -> None:
-            daemon.stop.set()
-            daemon.wake.set()
-
-        signal.signal(signal.SIGTERM, on_signal)
-        signal.signal(signal.SIGINT, on_signal)
-        with Watcher(spool.incoming, daemon.wake):
-            daemon.serve()
+        daemon.serve()
+    spool.unlock()
 
 
 def refusal(settings: Settings, spec: KernelSpec) -> str | None:

@@ -185,6 +185,7 @@ def run_retrain(settings: Settings) -> Any:
     from tuner_daemon.retrain import retrain
 
     log = ParquetLog(settings.log_dir, settings.seed_logs)
+    log.compact()
     # Timing on the CPU and training on the same cores would disturb each other.
     with device_lease(settings.state_dir / "leases", "cpu", 0):
         return retrain(log, ModelStore(settings.models_dir), settings.retrain)
