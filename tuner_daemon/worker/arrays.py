@@ -2,8 +2,8 @@
 
 Floating-point inputs come from two distributions. With ``fill = "normal"``: standard normal, and uniform in
 [-1, 1). With ``fill = "uniform"``: uniform in [0, 1), and its square (mass near 0), so that a kernel which needs
-values in [0, 1) gets nothing else. Integers: in [-8, 8] for normal and [0, 16) for uniform (never negative for
-unsigned types). ``arange``, ``zeros`` and .npy files are the same in every set.
+values in [0, 1) gets nothing else. Integers: up to 8 or 16 in magnitude; never negative with ``fill = "uniform"``
+or in unsigned types. ``arange``, ``zeros`` and .npy files are the same in every set.
 """
 
 from __future__ import annotations
@@ -127,10 +127,9 @@ def _random_integers(array: Array, distribution: str, rng: np.random.Generator) 
     dtype = storage(array.dtype)
     if canonical(array.dtype) == "bool":
         return rng.integers(0, 2, array.shape, dtype=dtype)
-    if dtype.kind == "u" or array.fill == "uniform":
-        high = 16 if distribution == "uniform" else 8
-        return rng.integers(0, high, array.shape, dtype=dtype)
-    return rng.integers(-8, 9, array.shape, dtype=dtype)
+    high = 16 if distribution == "uniform" else 8
+    low = 0 if dtype.kind == "u" or array.fill == "uniform" else -high
+    return rng.integers(low, high, array.shape, dtype=dtype)
 
 
 def _from_numbers(values: HostArray, dtype: str) -> HostArray:
