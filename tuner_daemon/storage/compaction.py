@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,19 @@ class Report:
     rows: int = 0  # distinct rows in those
 
 
-def compact(folder: Path) -> Report:
-    """Compacts every partition under ``measurements/``. Raises FsyncError, OSError."""
-    merged = written = rows = 0
-    if not folder.is_dir():
+def compact(log: Path) -> Report:
+    """Compacts every partition of a log's folder. Raises FsyncError, OSError."""
+    if not (log / "measurements").is_dir():
         return Report()
-    with _alone(folder) as alone:
-        for partition in sorted(folder.glob("device=*/month=*")) if alone else ():
-            done = _compact_partition(partition)
-            merged, written, rows = merged + done.merged, written + done.written, rows + done.rows
-    return Report(merged, written, rows)
+    with _alone(log) as alone:
+        if not alone:
+            return Report()
+        done = [_compact_partition(partition) for partition in sorted(log.glob("measurements/device=*/month=*"))]
+        _sweep(log)
+    return Report(sum(r.merged for r in done), sum(r.written for r in done), sum(r.rows for r in done))
 
 
 def _compact_partition(folder: Path) -> Report:
-    _sweep(folder)
     found = [Part.open(path) for path in sorted(folder.glob("part-*.parquet"))]
     _delete_replaced(found)
     small = [(part, table) for part in found if (table := _read_small(part)) is not None]
@@ -103,22 +102,24 @@ def _delete_replaced(found: list[Part]) -> None:
 
 def _delete(path: Path) -> None:
     path.unlink(missing_ok=True)
-    path.with_suffix(".json").unlink(missing_ok=True)
+    parts.manifest_path(path).unlink(missing_ok=True)
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(log: Path) -> None:
     """Removes temporary files and manifests without a part that a crash left behind."""
     stale = time.time() - _STALE_S
-    for path in [*folder.glob(".*.tmp"), *folder.glob("part-*.json")]:
-        orphan = path.suffix == ".tmp" or not path.with_suffix(".parquet").exists()
-        if orphan and path.stat().st_mtime < stale:
-            path.unlink(missing_ok=True)
+    present = {path.stem for path in log.glob("measurements/device=*/month=*/part-*.parquet")}
+    orphans = (path for path in log.glob("manifests/part-*.json") if path.stem not in present)
+    for path in [*log.glob("measurements/device=*/month=*/.*.tmp"), *log.glob("manifests/.*.tmp"), *orphans]:
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < stale:
+                path.unlink()
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
+def _alone(log: Path) -> Iterator[bool]:
     """True if no other process compacts this log."""
-    descriptor = os.open(folder / ".compact.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    descriptor = os.open(log / ".compact.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

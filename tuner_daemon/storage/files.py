@@ -111,25 +111,26 @@ def make_folder(folder: Path) -> None:
 
 def publish_bytes(path: Path, data: bytes) -> None:
     """Puts ``data`` under ``path``, replacing what was there in one step. Raises FsyncError, OSError."""
-    publish_files(path.parent, {path.name: data})
+    publish_files({path: data})
 
 
-def publish_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Publishes several files of one folder in the mapping's order, for the price of one folder fsync.
+def publish_files(contents: Mapping[Path, bytes]) -> None:
+    """Publishes several files in the mapping's order, for the price of one fsync for each folder.
 
-    After a crash a prefix of them may be there: name last the one that readers look for.
+    After a crash a part of them may be there: name last the one that readers look for.
     """
-    pending = {folder / name: temporary(folder / name) for name in files}
+    pending = {path: temporary(path) for path in contents}
     try:
         for path, temp in pending.items():
-            write_synced(temp, files[path.name])
+            write_synced(temp, contents[path])
         for path, temp in pending.items():
             temp.replace(path)
     except OSError:
         for temp in pending.values():
             remove(temp)
         raise
-    fsync_folder(folder)
+    for folder in dict.fromkeys(path.parent for path in contents):
+        fsync_folder(folder)
 
 
 def rename_to_free(source: Path, target: Path) -> None:

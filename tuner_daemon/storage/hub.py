@@ -53,7 +53,7 @@ def import_hub(json_path: Path, parquet_path: Path, folder: Path) -> Path:
     if declared.exists() and declared.read_text() != toml:
         raise KernelError("declares another kernel", file=declared, remedy="import into a folder of its own")
     recording = _recording(parquet_path, sidecar["params"], device)
-    files.publish_files(folder, {"kernel.toml": toml.encode(), parquet_path.name: recording})
+    files.publish_files({declared: toml.encode(), folder / parquet_path.name: recording})
     return folder
 
 

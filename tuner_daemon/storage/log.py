@@ -1,6 +1,7 @@
 """The measurement log: a folder of immutable Parquet parts.
 
-    measurements/device=<slug>/month=YYYY-MM/part-<time>-<uuid>.parquet   (and its manifest, .json)
+    measurements/device=<slug>/month=YYYY-MM/part-<time>-<uuid>.parquet
+    manifests/part-<time>-<uuid>.json
     declarations/<kernel_sha256>.json
 
 A row is in the log when ``append`` has returned. Parts are never changed, only replaced by compaction, so nothing that
@@ -87,7 +88,7 @@ class ParquetLog:
     def compact(self) -> compaction.Report:
         """Merges small parts, partition by partition. Does nothing while another process compacts."""
         with self._guard("measurement log"):
-            return compaction.compact(self.folder / "measurements")
+            return compaction.compact(self.folder)
 
     def verify(self) -> dict[str, str]:
         """Reads every byte of every part; the damaged ones by name, with the reason."""

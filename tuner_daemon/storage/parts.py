@@ -1,7 +1,9 @@
-"""One immutable part file of the log, and the manifest beside it.
+"""One immutable part file of the log, and its manifest.
 
-``part-<time>-<uuid>.parquet`` is written with page checksums; ``part-….json`` beside it holds its SHA-256, size, row
-counts and jobs, and a digest of itself. Default Parquet would return silently wrong data for most single-bit flips.
+``measurements/…/part-<time>-<uuid>.parquet`` is written with page checksums; ``manifests/part-….json`` holds its
+SHA-256, size, row counts and jobs, and a digest of itself. Default Parquet would return silently wrong data for most
+single-bit flips. Manifests have a folder of their own because readers take every file under ``measurements/`` for
+Parquet.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """A part file. ``manifest`` is None if there is none beside it: page checksums are then the only check."""
+    """A part file. ``manifest`` is None if there is none: page checksums are then the only check."""
 
     path: Path
     manifest: Manifest | None
@@ -81,7 +83,7 @@ class Part:
     def open(cls, path: Path) -> Part:
         """Reads the manifest only. Raises FileNotFoundError if the part has gone since it was listed."""
         try:
-            manifest = Manifest.from_json(path.with_suffix(".json").read_bytes())
+            manifest = Manifest.from_json(manifest_path(path).read_bytes())
         except FileNotFoundError:
             path.stat()
             return cls(path, None)
@@ -93,6 +95,12 @@ class Part:
         if self.manifest is None:
             return True
         return (job is None or job in self.job_set) and (kernel is None or kernel in self.manifest.outcomes)
+
+
+def manifest_path(part: Path) -> Path:
+    """Where the part's manifest is; beside it for a file outside a log."""
+    root = next((parent.parent / "manifests" for parent in part.parents if parent.name == "measurements"), part.parent)
+    return root / f"{part.stem}.json"
 
 
 def write(folder: Path, table: Any, *, name: str | None = None, inputs: Sequence[str] = ()) -> Part:
@@ -110,8 +118,9 @@ def write(folder: Path, table: Any, *, name: str | None = None, inputs: Sequence
     )
     path = folder / name
     files.make_folder(folder)
+    files.make_folder(manifest_path(path).parent)
     # The manifest first: a part never appears without it, and a manifest alone means nothing.
-    files.publish_files(folder, {path.with_suffix(".json").name: manifest.to_json(), name: data})
+    files.publish_files({manifest_path(path): manifest.to_json(), path: data})
     return Part(path, manifest, job_set=frozenset(manifest.jobs))
 
 

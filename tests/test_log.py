@@ -1,0 +1,468 @@
+"""The measurement log."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import vector_add_kernel
+from tests.rows import CLOCKS, DEVICE, failure, measurement
+from tuner_daemon.errors import DiskFullError, LogError
+from tuner_daemon.records.device import Clocks
+from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
+from tuner_daemon.records.space import Config
+from tuner_daemon.storage import compaction, files, parts, schema
+from tuner_daemon.storage.log import ParquetLog, part_files
+
+
+def _parts(log: ParquetLog) -> list[Path]:
+    return sorted(part_files(log.folder / "measurements"))
+
+
+def _keys(log: ParquetLog) -> list[str]:
+    return [str(key) for key in log.read(columns=["key"]).column("key").to_pylist()]
+
+
+def test_every_kind_of_row_comes_back_as_it_was(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path)
+    bare = Failure(Config((), ()), Outcome.TIMED_OUT, "")
+    rows = [
+        measurement(0),
+        failure(1),
+        replace(failure(2, Outcome.WRONG_RESULT), artifact=measurement(2).artifact),
+        replace(measurement(3, ran=bare), artifact=None, baseline_median_s=None),
+        replace(measurement(4, ran=bare)),
+    ]
+    log.append(rows)
+    assert log.measurements("job") == rows
+    assert log.measurements("another job") == []
+
+
+_VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False),
+    st.text(st.characters(exclude_categories=["Cs"])),
+)
+_CONFIGS = st.dictionaries(
+    st.text(st.characters(codec="ascii", categories=["L"]), min_size=1), _VALUES, min_size=1
+).map(Config.of)
+_SECONDS = st.floats(1e-9, 1e9)
+_TIMINGS = st.builds(
+    Timing,
+    _CONFIGS,
+    st.lists(_SECONDS, min_size=1).map(tuple),
+    st.none() | _SECONDS,
+    st.floats(0, 1),
+    st.just(CLOCKS) | st.just(Clocks()),
+    st.none() | st.floats(0, 1),
+)
+_FAILURES = st.builds(
+    Failure,
+    _CONFIGS,
+    st.sampled_from([outcome for outcome in Outcome if outcome is not Outcome.OK]),
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.none() | st.floats(allow_nan=False),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(rans=st.lists(_TIMINGS | _FAILURES, min_size=1, max_size=5))
+def test_any_measurement_survives_the_way_to_columns_and_back(rans: list[Timing | Failure]) -> None:
+    rows = [
+        replace(measurement(n), ran=ran, config=ran.config.as_dict(), proposal=Proposal(ran.config, "x"), artifact=None)
+        for n, ran in enumerate(rans)
+    ]
+    back = schema.to_measurements(schema.to_table(rows))
+    assert back == rows
+    # Equality does not tell 1 from 1.0 from True; the log must.
+    assert [list(map(type, b.config.values())) for b in back] == [list(map(type, r.config.values())) for r in rows]
+    assert [b.key for b in back] == [r.key for r in rows]
+
+
+def test_a_row_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="differ"):
+        ParquetLog(tmp_path).append([replace(measurement(), config={"BM": 77})])
+    with pytest.raises(ValueError, match="time zone"):
+        ParquetLog(tmp_path).append([measurement(started_at=datetime(2026, 1, 1))])
+
+
+def test_a_row_written_twice_is_read_once_and_the_first_wins(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path)
+    first = measurement(0)
+    log.append([first, measurement(1)])
+    log.append([replace(first, host="later"), measurement(2)])
+    assert [m.host for m in log.measurements("job")] == ["node1"] * 3
+    assert log.stats()["rows"] == 4  # negative control: it is in the files twice
+
+
+def test_rows_can_be_chosen_by_kernel_job_and_column(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path)
+    log.append([measurement(0), measurement(1, job="other", kernel="gemv")])
+    table = log.read(kernel="gemv", columns=["median_s", "job"])
+    assert table.to_pydict() == {"median_s": [2e-3], "job": ["other"]}
+    assert log.read().column_names == schema.SCHEMA.names
+    assert ParquetLog(tmp_path / "empty").read(columns=["key"]).num_rows == 0
+
+
+def test_parts_lie_by_device_and_month(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path)
+    april = datetime(2026, 4, 1, tzinfo=UTC)
+    log.append(
+        [measurement(0), measurement(1, started_at=april), measurement(2, device=replace(DEVICE, name="RTX/A 4000"))]
+    )
+    folders = {str(path.parent.relative_to(tmp_path / "measurements")) for path in _parts(log)}
+    assert folders == {
+        "device=nvidia-h200/month=2026-03",
+        "device=nvidia-h200/month=2026-04",
+        "device=rtx-a-4000/month=2026-03",
+    }
+
+
+def test_any_reader_of_parquet_sees_the_declared_columns(tmp_path: Path) -> None:
+    ParquetLog(tmp_path).append([measurement(3)])
+    table = pq.read_table(tmp_path / "measurements")  # a hive-partitioned data set, as DuckDB and pandas read it
+    row = table.to_pylist()[0]
+    assert dict(row["config"]) == {"BM": "3", "SPLIT": "true", "ALPHA": "0.5", "LAYOUT": '"nn"'}
+    assert row["device"] == "nvidia-h200"
+    assert row["median_s"] == 2e-3
+
+
+def test_a_flipped_bit_anywhere_in_a_part_is_noticed(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path)
+    log.append([measurement(n) for n in range(4)])
+    log.append([measurement(9)])
+    path = _parts(log)[0]
+    whole = path.read_bytes()
+    for position in range(0, len(whole), max(1, len(whole) // 16)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << (position % 8)
+        path.write_bytes(damaged)
+        fresh = ParquetLog(tmp_path)
+        assert [m.round for m in fresh.measurements("job")] == [9]
+        assert list(fresh.damaged) == [path.name] == list(fresh.verify())
+        assert path.name in fresh.stats()["damaged"] or fresh.stats()["parts"] == 2
+    path.write_bytes(whole)
+    assert ParquetLog(tmp_path).verify() == {}
+    assert len(ParquetLog(tmp_path).measurements("job")) == 5
+
+
+def test_without_checks_a_flipped_bit_gives_wrong_numbers(tmp_path: Path) -> None:
+    """Negative control of the test above: the same flips, read as most programs read Parquet."""
+    log = ParquetLog(tmp_path)
+    log.append([measurement(n) for n in range(4)])
+    path = _parts(log)[0]
+    whole, right = path.read_bytes(), pq.ParquetFile(path).read()
+    silent = 0
+    for position in range(4, len(whole) // 2, 97):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        try:
+            silent += not pq.ParquetFile(pa.BufferReader(bytes(damaged))).read().equals(right)
+        except (pa.ArrowException, OSError):
+            continue
+    assert silent > 0
+
+
+def test_a_damaged_manifest_quarantines_its_part_and_none_leaves_page_checksums(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path)
+    log.append([measurement(0)])
+    manifest = parts.manifest_path(_parts(log)[0])
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"jobs": ["job"]', '"jobs": ["jab"]'))
+    fresh = ParquetLog(tmp_path)
+    assert fresh.measurements("job") == []
+    assert list(fresh.damaged) == [_parts(log)[0].name]
+    manifest.unlink()
+    bare = ParquetLog(tmp_path)
+    assert bare.measurements("job") == [measurement(0)]
+    assert bare.unverified() == [_parts(log)[0].name]
+    assert bare.stats()["kernels"] == {"sgemm": {"ok": 1}}
+
+
+def test_a_part_of_a_later_release_is_skipped_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = ParquetLog(tmp_path)
+    with monkeypatch.context() as later:
+        later.setattr(parts, "SCHEMA_VERSION", 99)
+        log.append([measurement(0)])
+    log.append([measurement(1)])
+    for manifest in (True, False):
+        fresh = ParquetLog(tmp_path)
+        assert [m.round for m in fresh.measurements("job")] == [1]
+        assert list(fresh.skipped) == [_parts(log)[0].name]
+        assert fresh.damaged == {}
+        if manifest:
+            parts.manifest_path(_parts(log)[0]).unlink()
+    assert "later release" in caplog.text
+
+
+def test_a_part_that_lacks_added_columns_is_read_with_nulls(tmp_path: Path) -> None:
+    older = schema.to_table([measurement(0)]).drop_columns(
+        ["clock_policy", "clock_reasons", "device_index", "artifact_sha256"]
+    )
+    parts.write(tmp_path / "measurements" / "device=x" / "month=2026-03", older)
+    back = ParquetLog(tmp_path).measurements("job")[0]
+    assert (back.device.index, back.artifact, back.ran.clocks.policy) == (0, None, "observe")
+    assert back.key == measurement(0).key
+
+
+def test_a_foreign_parquet_file_is_no_log(tmp_path: Path) -> None:
+    folder = tmp_path / "measurements"
+    folder.mkdir()
+    pq.write_table(pa.table({"key": ["x"]}), folder / "part-foreign.parquet")
+    log = ParquetLog(tmp_path)
+    assert log.read().num_rows == 0
+    assert "not a measurement log" in log.damaged["part-foreign.parquet"]
+
+
+def test_compaction_keeps_every_row_once_and_in_order(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path)
+    for n in range(12):
+        log.append([measurement(n, job=f"job {n % 3}")])
+    log.append([measurement(0, job="job 0")])
+    before, fingerprint = {job: log.measurements(job) for job in ("job 0", "job 1", "job 2")}, log.fingerprint()
+    assert log.compact() == compaction.Report(merged=13, written=1, rows=12)
+    assert len(_parts(log)) == 1
+    assert {job: log.measurements(job) for job in before} == before
+    assert all(len(rows) == 4 for rows in before.values())
+    assert log.fingerprint() == fingerprint
+    assert log.compact() == compaction.Report()
+    log.append([measurement(99, job="job 0")])
+    log.compact()
+    assert [m.round for m in log.measurements("job 0")] == [0, 3, 6, 9, 99]
+
+
+class _Crash(BaseException):
+    """The process ends here."""
+
+
+def _crash_at(monkeypatch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
+    """Ends the process at the n-th step that changes the disk; gives the number of steps so far."""
+    steps = 0
+
+    def wrap(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == n:
+                raise _Crash
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, step)
+
+    for name in ("replace", "unlink", "fsync", "mkdir"):
+        wrap(os, name)
+    return lambda: steps
+
+
+def test_a_crash_while_compacting_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    original = ParquetLog(tmp_path / "original")
+    for row in range(3):
+        original.append([measurement(row)])
+    crashed = 0
+    for n in range(1, 60):
+        folder = tmp_path / str(n)
+        shutil.copytree(original.folder, folder)
+        with pytest.MonkeyPatch.context() as patch:
+            _crash_at(patch, n)
+            try:
+                ParquetLog(folder).compact()
+            except _Crash:
+                crashed += 1
+            else:
+                break
+        reader = ParquetLog(folder)
+        assert reader.stats()["rows"] == 3  # by the list of inputs, not by their keys
+        assert [m.round for m in reader.measurements("job")] == [0, 1, 2]
+        reader.compact()
+        stats = ParquetLog(folder).stats()
+        assert (stats["rows"], stats["parts"], stats["kernels"], stats["damaged"]) == (3, 1, {"sgemm": {"ok": 3}}, {})
+    assert crashed > 8
+
+
+def test_without_the_list_of_inputs_a_crash_doubles_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ParquetLog(tmp_path)
+    for n in range(3):
+        log.append([measurement(n)])
+
+    def crash(path: Path) -> None:
+        raise _Crash
+
+    monkeypatch.setattr(compaction, "_delete", crash)
+    with pytest.raises(_Crash):
+        log.compact()
+    assert ParquetLog(tmp_path).stats()["rows"] == 3
+    monkeypatch.setattr(ParquetLog, "_inputs", lambda self, part, names: ())
+    assert ParquetLog(tmp_path).stats()["rows"] == 6
+
+
+def test_a_damaged_compact_gives_way_to_its_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ParquetLog(tmp_path)
+    for n in range(3):
+        log.append([measurement(n)])
+    monkeypatch.setattr(compaction, "_delete", lambda path: None)
+    log.compact()
+    compacted = next(path for path in _parts(log) if pq.read_metadata(path).num_rows == 3)
+    compacted.write_bytes(compacted.read_bytes()[:-9])
+    assert len(ParquetLog(tmp_path).measurements("job")) == 3
+
+
+def test_a_reader_starts_again_when_compaction_takes_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ParquetLog(tmp_path)
+    for n in range(3):
+        log.append([measurement(n)])
+    real, raced = parts.read, list[parts.Part]()
+
+    def race(part: parts.Part, **kwargs: Any) -> Any:
+        if not raced:
+            raced.append(part)
+            with monkeypatch.context() as alone:
+                alone.setattr(parts, "read", real)
+                ParquetLog(tmp_path).compact()
+        return real(part, **kwargs)
+
+    monkeypatch.setattr(parts, "read", race)
+    assert len(log.measurements("job")) == 3
+    assert raced
+
+
+def test_a_failed_fsync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ParquetLog(tmp_path)
+    log.append([measurement(0)])
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", _raiser(OSError(5, "Input/output error")))
+        with pytest.raises(LogError, match="Input/output error"):
+            log.append([measurement(1)])
+    with pytest.raises(LogError, match="restart"):  # the disk claims to be well again; nobody can know
+        log.append([measurement(1)])
+    assert [m.round for m in ParquetLog(tmp_path).measurements("job")] == [0]
+
+
+def test_a_full_disk_is_not_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ParquetLog(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(files, "write_synced", _raiser(OSError(28, "No space left on device")))
+        with pytest.raises(DiskFullError, match="No space"):
+            log.append([measurement(0)])
+    assert not list(tmp_path.rglob(".*.tmp"))
+    log.append([measurement(0)])
+    assert len(log.measurements("job")) == 1
+
+
+def _raiser(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def _append_for_ever(folder: Path, acknowledged: Path) -> None:
+    log = ParquetLog(folder)
+    with acknowledged.open("a") as file:
+        for n in range(10_000):
+            log.append([measurement(n)])
+            file.write(f"{n}\n")
+            file.flush()
+
+
+def test_a_crash_loses_no_measurement(tmp_path: Path) -> None:
+    """Killed at a random moment: every acknowledged row is there."""
+    folder, acknowledged = tmp_path / "log", tmp_path / "acknowledged"
+    child = multiprocessing.get_context("spawn").Process(target=_append_for_ever, args=(folder, acknowledged))
+    child.start()
+    deadline_s = time.monotonic() + 60
+    while (not acknowledged.exists() or acknowledged.stat().st_size < 40) and time.monotonic() < deadline_s:
+        time.sleep(0.003)
+    os.kill(child.pid or 0, signal.SIGKILL)
+    child.join()
+    lines = acknowledged.read_text().split("\n")[:-1]
+    assert len(lines) >= 10
+    found = {m.round for m in ParquetLog(folder).measurements("job")}
+    assert found >= set(map(int, lines))
+    assert ParquetLog(folder).verify() == {}
+
+
+def test_a_source_is_read_and_never_written(tmp_path: Path) -> None:
+    seed = ParquetLog(tmp_path / "seed")
+    seed.append([measurement(0), measurement(1)])
+    before = {path: path.stat() for path in (tmp_path / "seed").rglob("*")}
+    log = ParquetLog(tmp_path / "own", sources=[seed.folder])
+    log.append([replace(measurement(1), host="own"), measurement(2)])
+    assert [(m.round, m.host) for m in log.measurements("job")] == [(1, "own"), (2, "node1"), (0, "node1")]
+    log.compact()
+    assert {path: path.stat() for path in (tmp_path / "seed").rglob("*")} == before
+
+
+def test_importing_twice_adds_nothing(tmp_path: Path) -> None:
+    kernel = vector_add_kernel(tmp_path / "kernel")
+    other, log = ParquetLog(tmp_path / "other"), ParquetLog(tmp_path / "own")
+    other.remember(kernel)
+    other.append([measurement(0), failure(1)])
+    log.append([measurement(0)])
+    assert log.import_parts(other.folder) == 1
+    assert log.import_parts(other.folder) == 0
+    assert log.measurements("job") == other.measurements("job")
+    assert log.declarations()[kernel.sha256].read_text() == kernel.declaration
+    one_file = _parts(other)[0]
+    assert ParquetLog(tmp_path / "third").import_parts(one_file) == 2
+    one_file.write_bytes(b"PAR1")
+    with pytest.raises(LogError, match="nothing was imported"):
+        ParquetLog(tmp_path / "fourth").import_parts(other.folder)
+
+
+def test_an_export_is_a_log_that_names_nobody(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path / "own")
+    kernel = vector_add_kernel(tmp_path / "kernel")
+    log.remember(kernel)
+    log.append([replace(measurement(0), kernel_sha256=kernel.sha256), measurement(1, kernel="other")])
+    assert log.export(tmp_path / "out", kernel="sgemm") == 1
+    out = ParquetLog(tmp_path / "out")
+    exported = out.measurements("job")[0]
+    assert (exported.host, exported.device.uuid, exported.artifact and exported.artifact.path) == ("", "", Path())
+    assert exported.ran == measurement(0).ran
+    assert set(out.declarations()) == {kernel.sha256}
+
+
+def test_a_declaration_is_kept_once(tmp_path: Path) -> None:
+    log, kernel = ParquetLog(tmp_path), vector_add_kernel(tmp_path / "kernel")
+    log.remember(kernel)
+    path = log.declarations()[kernel.sha256]
+    before = path.stat().st_ino
+    log.remember(kernel)
+    assert path.stat().st_ino == before
+    assert path.read_text() == kernel.declaration
+
+
+def test_a_job_is_found_fast_in_a_large_log(tmp_path: Path) -> None:
+    base = schema.to_table([measurement(n) for n in range(64)])
+    n_jobs = 800
+    jobs = pa.array([f"job {job:04}" for job in range(n_jobs) for _ in range(64)])
+    keys = pa.array([f"{n:032x}" for n in range(n_jobs * 64)])
+    table = pa.concat_tables([base] * n_jobs)
+    table = table.set_column(0, "key", keys).set_column(1, "job", jobs)
+    log = ParquetLog(tmp_path)
+    parts.write(tmp_path / "measurements" / "device=x" / "month=2026-01", table)
+    took_s = []
+    for _ in range(3):
+        began_s = time.perf_counter()
+        assert len(log.measurements("job 0417")) == 64
+        took_s.append(time.perf_counter() - began_s)
+    assert min(took_s) < 0.3
