@@ -266,6 +266,12 @@ class TestNvrtcBuilder(BuilderContract):
         finally:
             builder.close()
 
+    def test_a_worker_too_small_for_nvrtc_is_a_missing_part(self, cache: BuildCache) -> None:
+        builder = NvrtcBuilder(cache, arch="sm_90", jobs=1, memory_bytes=192 << 20)
+        with pytest.raises(MissingPartError, match="NVRTC cannot be loaded"):
+            _ = builder.compiler
+        builder.close()
+
     def test_an_idle_worker_that_dies_is_replaced(self, cache: BuildCache, tmp_path: Path) -> None:
         builder = NvrtcBuilder(cache, arch="sm_90", jobs=1)
         try:

@@ -10,7 +10,6 @@ import importlib.util
 import multiprocessing
 import os
 import resource
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -53,7 +52,7 @@ class NvrtcBuilder(CompilingBuilder):
     ) -> None:
         super().__init__(cache, jobs)
         self._timeout_s = timeout_s
-        self._workers = Workers(jobs, memory_bytes)
+        self._workers = Workers(jobs, memory_bytes, cache.folder / "empty")
         folders = include_folders(cuda_home)
         self._headers = {**SUBSTITUTES, **({} if folders else WITHOUT_TOOLKIT)}
         self._options = (
@@ -71,7 +70,10 @@ class NvrtcBuilder(CompilingBuilder):
     def _description(self) -> Description:
         if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
             raise MissingPartError(f"cuda-bindings is not installed; {REMEDY}")
-        found = self._workers.schedule(_describe_in_worker, (), timeout_s=60.0).result()
+        try:
+            found = self._workers.schedule(_describe_in_worker, (), timeout_s=60.0).result()
+        except (TimeoutError, OSError, MemoryError) as error:  # pebble's ProcessExpired is an OSError
+            found = f"its process ended, {error}"
         if isinstance(found, str):
             raise MissingPartError(f"NVRTC cannot be loaded ({found}); {REMEDY}")
         description: Description = found
@@ -152,11 +154,10 @@ class Workers:
     Forked from a server process that has loaded the compiler's modules and nothing of the daemon's.
     """
 
-    def __init__(self, count: int, memory_bytes: int) -> None:
-        self._count, self._memory_bytes = count, memory_bytes
+    def __init__(self, count: int, memory_bytes: int, empty_folder: Path) -> None:
+        self._count, self._memory_bytes, self._folder = count, memory_bytes, empty_folder
         self._lock = threading.Lock()
         self._pool: Any = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def schedule(self, function: object, arguments: Sequence[object], *, timeout_s: float) -> Any:
         """A future: TimeoutError after ``timeout_s`` of work, ProcessExpired if the worker dies."""
@@ -175,24 +176,22 @@ class Workers:
 
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", __name__, "cuda.bindings.nvrtc"])
-        self._folder = tempfile.TemporaryDirectory(prefix="tunerd-nvrtc-")
         self._pool = ProcessPool(
             max_workers=self._count,
             max_tasks=TASKS_PER_WORKER,
             initializer=_set_up_in_worker,
-            initargs=(self._memory_bytes, self._folder.name, os.getpid()),
+            initargs=(self._memory_bytes, self._folder, os.getpid()),
             context=context,
         )
 
     def _stop(self) -> None:
-        if self._pool is not None and self._folder is not None:
+        if self._pool is not None:
             self._pool.stop()
             self._pool.join()
-            self._folder.cleanup()
-            self._pool = self._folder = None
+            self._pool = None
 
 
-def _set_up_in_worker(memory_bytes: int, empty_folder: str, daemon: int) -> None:
+def _set_up_in_worker(memory_bytes: int, empty_folder: Path, daemon: int) -> None:
     """Must not raise: a pool starts workers that fail here again and again."""
     for kind, limit in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(kind)[1]
@@ -200,6 +199,7 @@ def _set_up_in_worker(memory_bytes: int, empty_folder: str, daemon: int) -> None
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (value, value))
     # NVRTC looks for headers in the working folder too.
+    empty_folder.mkdir(parents=True, exist_ok=True)
     os.chdir(empty_folder)
     threading.Thread(target=_end_with_in_worker, args=(daemon,), daemon=True).start()
 
