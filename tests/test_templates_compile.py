@@ -60,11 +60,9 @@ def test_the_reference_compiles(nvrtc: NvrtcBuilder, family: str) -> None:
 def test_a_source_with_a_slip_does_not_compile(nvrtc: NvrtcBuilder, family: str, tmp_path: Path) -> None:
     kernel = template(family)
     file = tmp_path / "kernel.cu"
-    file.write_text(kernel.sources["cuda"].file.read_text().replace("__syncthreads();", "__syncthreads()", 1))
+    file.write_text(kernel.sources["cuda"].file.read_text().replace("__syncthreads();", "__syncthreads()"))
     sources = {"cuda": dataclasses.replace(kernel.sources["cuda"], file=file)}
     broken = dataclasses.replace(kernel, folder=tmp_path, sources=sources, sha256="broken")
-    wanted = {"STAGES": 1} if family == "matmul" else {"REDUCE": "shared"}
-    configs = [c for c in sampled(family, 100, seed=12) if wanted.items() <= c.as_dict().items()][:2]
-    built = list(nvrtc.build(spec_of(family, kind="cuda", kernel=broken), configs))
+    built = list(nvrtc.build(spec_of(family, kind="cuda", kernel=broken), sampled(family, 2, seed=12)))
     assert len(built) == 2
     assert all(isinstance(item, Failure) for item in built)
