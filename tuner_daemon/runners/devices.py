@@ -8,16 +8,15 @@ from typing import Any
 from tuner_daemon.records.device import DeviceInfo
 
 
-def device_info(said: Mapping[str, Any], *, driver: str = "", compiler: str = "") -> DeviceInfo:
-    """``driver`` and ``compiler`` are what the worker cannot know; its own word stands where they are empty."""
+def device_info(said: Mapping[str, Any]) -> DeviceInfo:
+    """The worker knows no compiler: whoever has one adds it."""
     return DeviceInfo(
         kind=said["kind"],
         index=said["index"],
         name=said["name"],
         uuid=said["uuid"],
         arch=said["arch"],
-        driver=driver or said["driver"],
+        driver=said["driver"],
         runtime=said["runtime"],
-        compiler=compiler,
         attributes={name: float(value) for name, value in said["attributes"].items()},
     )

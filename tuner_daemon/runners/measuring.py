@@ -45,7 +45,8 @@ class WorkerRunner:
     def __init__(self, builder: Builder | None, *, index: int, clock_policy: str, compiler: str = "") -> None:
         check_policy(clock_policy)
         self.builder = builder
-        self._index, self._compiler = index, compiler
+        self.compiler = compiler  # for the device's record; may be set later, like the builder
+        self._index = index
         self._child: Child | None = None
         self._device: DeviceInfo | None = None
         self._references: OrderedDict[str, Artifact | None] = OrderedDict()
@@ -58,7 +59,7 @@ class WorkerRunner:
         if self._device is None:
             self._started()
         assert self._device is not None
-        return self._device
+        return replace(self._device, compiler=self.compiler)
 
     def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
         planned = self._plan(task, artifact)
@@ -204,7 +205,7 @@ class WorkerRunner:
     def _meet(self, said: dict[str, Any]) -> None:
         """Called with what a new worker says about the device."""
         if self._device is None:
-            self._device = device_info(said, compiler=self._compiler)
+            self._device = device_info(said)
         elif said["uuid"] != self._device.uuid:
             raise DeviceError(f"{self.kind} {self._index} is another device now: {said['name']} {said['uuid']}")
 
