@@ -48,7 +48,8 @@ class Declared:
             parsed = Expression.parse(text)
             parsed.evaluate_arrays(self._samples)
         except ExpressionError as error:
-            raise self.document.fault(keys, error.problem, remedy=error.remedy, near=text) from error
+            remedy = error.remedy or "text can only be compared with == or !="
+            raise self.document.fault(keys, error.problem, remedy=remedy, near=text) from error
         return parsed
 
     def optional(self, text: str | None, keys: Keys) -> Expression | None:
@@ -168,9 +169,6 @@ class Declared:
             remedy = f'add value = "<expression>", or {nearest(table.name, self._kinds)}'
             raise self.document.fault((*keys, "name"), f'is "{table.name}", which has no value', remedy=remedy)
         value = self.expression(table.name if table.value is None else table.value, (*keys, "value"))
-        texts = sorted(name for name in value.names if self._kinds[name] == "str")
-        if value.text in texts:
-            raise self.document.fault((*keys, "value"), f'is "{value.text}", which is text', remedy="want a number")
         floats = any(self._kinds[name] == "float" for name in value.names) or _TRUE_DIVISION.search(value.text)
         dtype = table.dtype or ("float32" if floats else "int32")
         self._check_dtype(dtype, keys)

@@ -120,8 +120,9 @@ class Expression:
     def _error(self, error: Exception, names: Iterable[str]) -> ExpressionError:
         if isinstance(error, KeyError):
             unknown = str(error.args[0])
-            near = difflib.get_close_matches(unknown, list(names), n=1)
-            remedy = f'did you mean "{near[0]}"?' if near else None
+            known = list(names)
+            near = difflib.get_close_matches(unknown, known, n=1)
+            remedy = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known) or 'none'}"
             return ExpressionError(f'"{self.text}" reads the unknown name "{unknown}"', remedy=remedy)
         if isinstance(error, ZeroDivisionError):
             return ExpressionError(f'"{self.text}" divides by zero')
