@@ -41,6 +41,10 @@ class FakeRunner:
         self.device, self._launch_s = device, launch_s
         self.ran: list[Config] = []
 
+    def device_for(self, spec: KernelSpec) -> DeviceInfo:
+        del spec
+        return self.device
+
     def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
         dropped = effort.drop_above_s is not None and self._launch_s > effort.drop_above_s
         return self._played(artifact.config, 1 if dropped else effort.samples)

@@ -94,6 +94,9 @@ class ScriptedRunner:
     on_run: Callable[[int], None] = lambda _: None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
+    def device_for(self, spec: KernelSpec) -> DeviceInfo:
+        return self.device
+
     def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
         self.ran.append(artifact.config.key)
         self.on_run(len(self.ran))

@@ -53,7 +53,7 @@ class Engine:
         space = ParamSpace(spec.kernel, spec.problem)
         with self.lease(spec.device):
             parts = self.parts_for(spec.device)
-            task = Task(spec, space, parts.runner.device)
+            task = Task(spec, space, parts.runner.device_for(spec))
             result = tune(task, job, parts, plan=self.plan, observe=observe, stop=stop)
         self.results.write(result, parts.log.measurements(job))
         stored = self.results.read(job)

@@ -74,6 +74,11 @@ class Runner(Protocol):
     @property
     def device(self) -> DeviceInfo: ...
 
+    def device_for(self, spec: KernelSpec) -> DeviceInfo:
+        """The device that the spec's times are those of: ``device``, but for replay, where each recording has its own.
+        Raises MissingPartError if it is not on this machine."""
+        ...
+
     @property
     def shares_cores(self) -> bool:
         """The device computes on the cores that builds use: never build while it runs."""

@@ -145,16 +145,18 @@ def _cpu_station(settings: Settings, request: DeviceRequest) -> Station:
     from tuner_daemon.runners.cpu import CpuRunner
 
     builder = GccBuilder(_cache(settings), jobs=settings.build.jobs, timeout_s=settings.build.timeout_s)
-    return Station(builder, CpuRunner(builder, index=request.index))
+    return Station(builder, CpuRunner(builder, index=request.index, compiler=builder.compiler))
 
 
 def _cuda_station(settings: Settings, request: DeviceRequest) -> Station:
     from tuner_daemon.builders.cuda import cuda_builder
     from tuner_daemon.runners.cuda import CudaRunner
 
+    # The device says what to build for, and the builder what it builds with.
     runner = CudaRunner(index=request.index, clock_policy=settings.clock_policy)
-    builder = cuda_builder(_cache(settings), arch=runner.device.arch, jobs=settings.build.jobs)
-    runner.builder = builder
+    build = settings.build
+    builder = cuda_builder(_cache(settings), arch=runner.device.arch, jobs=build.jobs, timeout_s=build.timeout_s)
+    runner.builder, runner.compiler = builder, builder.compiler
     return Station(builder, runner)
 
 
@@ -203,6 +205,7 @@ def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> N
         for item in load_plan(plan, template_dirs=template_dirs(settings), default_device=device):
             with workshop.lease(item.spec.device):
                 parts = workshop.parts_for(item.spec.device)
-                task = Task(item.spec, ParamSpace(item.spec.kernel, item.spec.problem), parts.runner.device)
+                space = ParamSpace(item.spec.kernel, item.spec.problem)
+                task = Task(item.spec, space, parts.runner.device_for(item.spec))
                 n = collect(task, item.job, parts, item.count, item.seed)
             say(f"{item.job}: {n} measured now, {len(workshop.log.measurements(item.job))} in the log")

@@ -61,6 +61,10 @@ class WorkerRunner:
         assert self._device is not None
         return replace(self._device, compiler=self.compiler)
 
+    def device_for(self, spec: KernelSpec) -> DeviceInfo:
+        del spec  # one device, whatever is asked
+        return self.device
+
     def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
         planned = self._plan(task, artifact)
         if isinstance(planned, Failure):
