@@ -13,13 +13,14 @@ from tuner_daemon.intake.declared import check_value, nearest
 from tuner_daemon.intake.documents import Document, parse
 from tuner_daemon.intake.files import read_spec_text
 from tuner_daemon.intake.kernels import kernel_from_document, load_kernel
-from tuner_daemon.intake.schema import KernelTables, SpecTables, shown, validated
+from tuner_daemon.intake.schema import DTYPES, KernelTables, SpecTables, shown, validated
 from tuner_daemon.records.kernel import Kernel, Value
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options
 
 __all__ = ["available_templates", "load_spec", "priority_of", "read_spec_text", "spec_from_document", "templates_dir"]
 
 _OWN_TABLES = frozenset(KernelTables.model_fields) - {"problem"}
+_KEYS = (*SpecTables.model_fields, *sorted(_OWN_TABLES))
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -74,6 +75,9 @@ def spec_from_document(
     default_budget: Budget,
 ) -> KernelSpec:
     """As :func:`load_spec`, from a parsed file. ``name`` is for people."""
+    for key in document.tables:
+        if key not in _KEYS:
+            raise document.fault((key,), "is not a known key", remedy=nearest(key, _KEYS))
     own = {key: value for key, value in document.tables.items() if key in _OWN_TABLES}
     asked = {key: value for key, value in document.tables.items() if key not in _OWN_TABLES}
     tables = validated(SpecTables, asked, document)
@@ -172,4 +176,8 @@ def _problem(document: Document, kernel: Kernel, given: Mapping[str, Value]) -> 
             assert variable.default is not None  # missing ones were refused
             value = variable.default
         values[variable.name] = value
+    for argument in kernel.arguments:
+        dtype = values.get(argument.dtype, argument.dtype)
+        if dtype not in DTYPES:
+            raise document.fault(("problem", argument.dtype), f"is {shown(dtype)}", remedy=nearest(str(dtype), DTYPES))
     return values
