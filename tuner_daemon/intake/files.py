@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from tuner_daemon.errors import InputError
+from tuner_daemon.errors import InputError, SpecError
 
 SPEC_BYTES = 256 * 1024
 SOURCE_BYTES = 4 * 1024 * 1024
@@ -44,8 +44,6 @@ def read_text(path: Path, error: type[InputError], *, limit: int = SPEC_BYTES) -
 
 def read_spec_text(path: Path) -> str:
     """The text of a dropped spec (TOML or JSON), at most 256 KiB. Raises SpecError."""
-    from tuner_daemon.errors import SpecError
-
     return read_text(path, SpecError)
 
 
