@@ -175,7 +175,7 @@ __device__ __forceinline__ void update(float &maximum, float &sum, const Pack &p
     maximum = larger;
 }
 
-// EACH(i, vector) over the vectors that a thread keeps, REST(vector) over those that it reads again.
+// Loops over the vectors that a thread keeps, and over those that it reads again in every pass.
 #define KEPT_VECTORS(i, vector) \
     _Pragma("unroll") for (int i = 0, vector = lane; i < KEPT; ++i, vector += ROW_THREADS) if (vector < row.vectors)
 #define REST_VECTORS(vector) for (int vector = lane + KEPT * ROW_THREADS; vector < row.vectors; vector += ROW_THREADS)
