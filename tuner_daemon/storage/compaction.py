@@ -54,7 +54,7 @@ def _compact_partition(folder: Path) -> Report:
         return Report()
     merged = schema.distinct(pa.concat_tables([table for _, table in small]))
     # Sorted by job, whose rows then lie in few row groups; the sort is stable, so each job keeps its order.
-    merged = merged.take(pc.sort_indices(merged, sort_keys=[("job", "ascending")]))
+    merged = schema.take(merged, pc.sort_indices(merged, sort_keys=[("job", "ascending")]))
     names = [part.path.name for part, _ in small]
     new = parts.write(folder, merged, name=_name_after(names[0]), inputs=names)
     _check(new, merged.num_rows)
@@ -91,6 +91,8 @@ def _delete_replaced(found: list[Part]) -> None:
     """Finishes a compaction that a crash interrupted."""
     by_name = {part.path.name: part for part in found}
     for part in found:
+        if part.manifest is not None and not by_name.keys() & set(part.manifest.inputs):
+            continue
         try:
             replaced = parts.inputs(part)
         except (DamagedPartError, NewerPartError, FileNotFoundError):

@@ -26,6 +26,7 @@ from tuner_daemon.records.measurement import SCHEMA_VERSION
 from tuner_daemon.storage import files, schema
 
 ROWS_PER_GROUP = 4096
+_SMALL_ROWS = 256
 _VERSION_FIELD, _INPUTS_FIELD = b"tuner.schema_version", b"tuner.inputs"
 
 
@@ -134,10 +135,12 @@ def encode(table: Any, inputs: Sequence[str] = ()) -> bytes:
     """Parquet bytes of a log table; the footer names the schema version and the parts that this one replaces."""
     footer = {_VERSION_FIELD: str(SCHEMA_VERSION), _INPUTS_FIELD: json.dumps(list(inputs))}
     sink = pa.BufferOutputStream()
+    small = table.num_rows < _SMALL_ROWS  # where compressing some fifty columns costs more than it saves
     pq.write_table(
         table.replace_schema_metadata(footer),
         sink,
-        compression="zstd",
+        compression="none" if small else "zstd",
+        use_dictionary=not small,
         row_group_size=ROWS_PER_GROUP,
         write_page_checksum=True,
     )
@@ -163,8 +166,11 @@ def read(part: Part, *, kernel: str | None = None, job: str | None = None, colum
     try:
         file = _verified_file(part)
         wanted = set(schema.SCHEMA.names) if columns is None else {*columns, "kernel", "job"}
-        present = [name for name in file.schema_arrow.names if name in wanted]
-        table = _matching(file.read_row_groups(_groups(file, job), columns=present), kernel, job)
+        names = file.schema_arrow.names
+        present = [name for name in names if name in wanted]
+        threads = file.metadata.num_rows >= _SMALL_ROWS
+        table = file.read_row_groups(_groups(file, job), columns=present, use_threads=threads)
+        table = _matching(table, kernel, job)
         return schema.conform(table, columns)
     except FileNotFoundError:
         raise
@@ -197,8 +203,8 @@ def _verified_file(part: Part) -> Any:
     version = int((file.metadata.metadata or {}).get(_VERSION_FIELD, b"1"))
     if schema.is_newer(version):
         raise NewerPartError(f"schema version {version}")
-    if absent := [name for name in schema.REQUIRED if name not in file.schema_arrow.names]:
-        raise DamagedPartError(f"not a measurement log: column {absent[0]} is missing")
+    if absent := set(schema.REQUIRED) - set(file.schema_arrow.names):
+        raise DamagedPartError(f"not a measurement log: no column {min(absent)}")
     return file
 
 
