@@ -120,4 +120,5 @@ def _check_shapes(folder: Path, weights: Weights) -> None:
 def _nearest(decision: Decision, actions: NDArray[np.float32], allowed: NDArray[np.bool_]) -> NDArray[np.intp]:
     """(n,) value indices nearest to the actions among the allowed; ties go to the earlier value."""
     distance = np.abs(decision.actions[None, :] - actions[:, None])
-    return np.argmin(np.where(allowed, distance, np.inf), axis=1)
+    nearest: NDArray[np.intp] = np.argmin(np.where(allowed, distance, np.inf), axis=1)
+    return nearest

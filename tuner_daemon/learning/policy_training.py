@@ -7,7 +7,8 @@ from a log that covers a space evenly spends most of its weight on mediocre conf
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import io
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from tuner_daemon.learning.dataset import Transitions
 from tuner_daemon.learning.policy import Policy, Weights
 
-with warnings.catch_warnings():
-    # d3rlpy imports gym, which announces its own end and numpy's on import.
+with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+    # d3rlpy imports gym, which announces its own end: as warnings, and straight to stderr.
     warnings.simplefilter("ignore")
     import d3rlpy
     from d3rlpy.algos import IQL, IQLConfig
@@ -71,7 +72,6 @@ def train_iql(
 ) -> Any:
     """A trained d3rlpy IQL on states standardised by mean and scale (d,)."""
     torch.set_num_threads(threads)
-    logging.getLogger("d3rlpy").setLevel(logging.ERROR)
     torch.manual_seed(seed)
     algorithm = _create(settings, data.states.shape[1])
     batches = _Batches(data, mean, scale, seed)

@@ -188,13 +188,14 @@ def occupancy_numbers(
             np.full_like(padded, limit["max_blocks_per_sm"]),
         ]
     )
-    waves = blocks / (np.maximum(resident, 1.0) * limit["sm_count"])
-    known = np.isfinite(resident)
+    resident = np.where(np.isfinite(resident), resident, np.nan)
+    waves = blocks / (np.fmax(resident, 1.0) * limit["sm_count"])
+    share = resident * padded / limit["max_threads_per_sm"] if math.isfinite(limit["max_threads_per_sm"]) else np.nan
     return {
         "warp_efficiency": threads / padded,
         "registers": np.log2(registers),
-        "resident_blocks": log2_array(np.where(known, resident, np.nan)),
-        "occupancy": np.where(known, resident * padded / limit["max_threads_per_sm"], np.nan),
+        "resident_blocks": log2_array(resident),
+        "occupancy": np.broadcast_to(share, resident.shape),
         "waves": log2_array(waves),
         "tail": np.divide(waves, np.ceil(waves), out=np.full_like(waves, np.nan), where=waves > 0),
         "blocks_per_sm": log2_array(blocks / limit["sm_count"]),
