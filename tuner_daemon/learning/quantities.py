@@ -40,6 +40,7 @@ DEVICE_ATTRIBUTES = (
 
 BASE_REGISTERS = 24.0  # addresses, indices and loop counters of a typical kernel
 MAX_REGISTERS = 255.0
+TAIL_WAVES = 8.0
 
 
 def log2(value: float) -> float:
@@ -197,6 +198,16 @@ def occupancy_numbers(
         "resident_blocks": log2_array(resident),
         "occupancy": np.broadcast_to(share, resident.shape),
         "waves": log2_array(waves),
-        "tail": np.divide(waves, np.ceil(waves), out=np.full_like(waves, np.nan), where=waves > 0),
+        "tail": tail(waves),
         "blocks_per_sm": log2_array(blocks / limit["sm_count"]),
     }
+
+
+def tail(waves: Floats) -> Floats:
+    """(n,) share of the device that works, averaged over all waves: small where the last of a few is almost empty.
+
+    With many waves the blocks no longer run in step; there the share is 1, not a saw-tooth for trees to fit noise to.
+    """
+    few = (waves > 0) & (waves <= TAIL_WAVES)
+    share = np.divide(waves, np.ceil(waves), out=np.ones_like(waves), where=few)
+    return np.where(np.isnan(waves), np.nan, share)

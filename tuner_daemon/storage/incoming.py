@@ -17,7 +17,7 @@ from pathlib import Path
 SPEC_SUFFIXES = (".toml", ".json")
 COMPANION_SUFFIXES = (".cu", ".cuh", ".c", ".h", ".hpp", ".cpp", ".inc", ".npy")  # lie beside a spec that names them
 SIDECAR_SUFFIXES = (".job", ".reason.txt")
-FILE_GAP_S, FOLDER_GAP_S = 0.2, 1.0  # unchanged for so long between two scans is whole
+FILE_GAP_S, FOLDER_GAP_S = 0.2, 0.5  # unchanged for so long between two scans is whole
 OLD_S = 2.0  # a file that nobody wrote to for so long is whole
 MAX_SEEN = 100_000
 MAX_FOLDER_ENTRIES = 10_000

@@ -62,7 +62,7 @@ class ModelStore:
                 or name == _MANIFEST
             ):
                 raise ModelError(f"model file {name!r}: want a plain name that ends in {', '.join(SUFFIXES)}")
-        created_at = datetime.now(UTC)
+        created_at = _now()
         digest = hashlib.sha256(b"".join(contents[name] for name in sorted(contents)) + uuid.uuid4().bytes).hexdigest()
         version = f"{created_at:%Y%m%dT%H%M%SZ}-{digest[:8]}"
         manifest = _manifest(version, contents, metadata, created_at)
@@ -158,6 +158,10 @@ class ModelStore:
         for temp in self.folder.glob(".*.tmp"):
             if temp.name[1:] < older_than:
                 files.remove(temp)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _manifest(version: str, contents: Mapping[str, bytes], metadata: Mapping[str, Any], created_at: datetime) -> bytes:
