@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 KEPT = 3
 SUFFIXES = (".safetensors", ".ubj", ".json")
 _MANIFEST, _CURRENT, _HISTORY = "manifest.json", "current", "promoted.json"
-_VERSION = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
+_VERSION = re.compile(r"[0-9]{8}T[0-9]{12}Z-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ModelStore:
                 raise ModelError(f"model file {name!r}: want a plain name that ends in {', '.join(SUFFIXES)}")
         created_at = _now()
         digest = hashlib.sha256(b"".join(contents[name] for name in sorted(contents)) + uuid.uuid4().bytes).hexdigest()
-        version = f"{created_at:%Y%m%dT%H%M%SZ}-{digest[:8]}"
+        version = f"{created_at:%Y%m%dT%H%M%S%fZ}-{digest[:8]}"
         manifest = _manifest(version, contents, metadata, created_at)
         with self._guard(f"model {version}"):
             files.make_folder(self.folder)
@@ -171,7 +171,7 @@ def _manifest(version: str, contents: Mapping[str, bytes], metadata: Mapping[str
         "version": version,
         "created_at": created_at.isoformat(),
         "files": hashes,
-        "metadata": dict(metadata),
+        "metadata": json.loads(json.dumps(dict(metadata))),  # as it will be read: keys are text
     }
     return json.dumps({**body, "digest": _digest(body)}, indent=1).encode()
 
