@@ -204,7 +204,7 @@ def test_sigterm_in_mid_job_puts_the_spec_back_and_a_new_daemon_finishes_it(tmp_
     state.mkdir()
     settings = state / "tunerd.toml"
     settings.write_text(f'state_dir = "{state}"\nallow_cpu_kernels = true\n[device]\nkind = "cpu"\n')
-    slow = GOOD.replace("r < 16 / STEP", "r < 4000 / STEP")
+    slow = GOOD.replace("r < 16 / STEP", "r < 12000 / STEP")
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     first = subprocess.Popen([*TUNERD, "serve", "--settings", str(settings)], env=environment)
     service = Service(first, state, settings)
