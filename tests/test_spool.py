@@ -335,6 +335,12 @@ def test_a_job_that_brings_the_daemon_down_twice_is_held(spool: Spool, clock: Cl
     assert _claim(spool, clock).attempts == 1
 
 
+def test_recovery_brings_back_a_result_that_was_put_aside(spool: Spool) -> None:
+    (spool.results / ".job-1.old").mkdir()
+    spool.recover()
+    assert [path.name for path in spool.results.iterdir()] == ["job-1"]
+
+
 def test_being_asked_to_stop_is_no_attempt(spool: Spool, clock: Clock) -> None:
     _drop(spool)
     for _ in range(5):

@@ -127,7 +127,7 @@ def _plot(rows: Sequence[Measurement], baseline_s: float) -> str:
         f'<text x="{_WIDTH - _MARGIN}" y="{y(baseline_s) - 6:.1f}" text-anchor="end">baseline</text>'
         f'{dots}<polyline class="best" points="{steps}"/>{ticks}'
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">median, ms (log)</text>'
-        f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 20}" text-anchor="end">{len(rows)} measurements</text></svg>'
+        f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 20}" text-anchor="end">measurements: {len(rows)}</text></svg>'
     )
 
 

@@ -22,6 +22,7 @@ from typing import TypeVar
 from tuner_daemon.errors import SpoolError
 from tuner_daemon.storage import companions, dropping, files, incoming
 from tuner_daemon.storage.incoming import Entry
+from tuner_daemon.storage.results import restore_results
 
 logger = logging.getLogger(__name__)
 STATES = ("incoming", "active", "done", "failed", "hold")
@@ -222,6 +223,7 @@ class Spool:
                 else:
                     self._back(place)
             self._sweep()
+            restore_results(self.results)
 
     def counts(self) -> dict[str, int]:
         """Specs in each state."""
