@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,22 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.spools import SPEC, Clock, claim_first, drop_spec, spool_at, where, whole_specs
 from tuner_daemon.errors import DiskFullError, SpecError, SpoolError
 from tuner_daemon.storage import companions, files, incoming
 from tuner_daemon.storage.incoming import Entry
-from tuner_daemon.storage.spool import STATES, Claimed, Spool
-
-SPEC = 'template = "matmul"\n'
-
-
-class Clock:
-    """Time that passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tuner_daemon.storage.spool import Spool
 
 
 @pytest.fixture
@@ -36,54 +24,18 @@ def clock() -> Clock:
 
 @pytest.fixture
 def spool(tmp_path: Path, clock: Clock) -> Spool:
-    return _spool(tmp_path / "spool", clock)
-
-
-def _spool(root: Path, clock: Clock | None = None) -> Spool:
-    # The wall stands in 1970: nothing is old enough to be taken at first sight.
-    return Spool(root, clock_s=clock or Clock(), wall_s=lambda: 0.0)
-
-
-def _drop(spool: Spool, name: str = "a.toml", text: str = SPEC) -> Path:
-    path = spool.incoming / name
-    path.write_text(text)
-    return path
-
-
-def _whole(spool: Spool, clock: Clock) -> list[Entry]:
-    spool.scan()
-    clock.now_s += incoming.FOLDER_GAP_S
-    return spool.scan()
-
-
-def _claim(spool: Spool, clock: Clock) -> Claimed:
-    claimed = spool.claim(_whole(spool, clock)[0])
-    assert claimed is not None
-    return claimed
-
-
-def _where(root: Path) -> dict[str, list[str]]:
-    """State -> names of the specs in it, sidecars left out."""
-    return {
-        state: names
-        for state in STATES
-        if (names := sorted(p.name for p in (root / state).iterdir() if not _is_sidecar(p.name)))
-    }
-
-
-def _is_sidecar(name: str) -> bool:
-    return name.startswith(".") or name.endswith(incoming.SIDECAR_SUFFIXES)
+    return spool_at(tmp_path / "spool", clock)
 
 
 def test_a_dropped_spec_goes_from_incoming_to_active_to_done(spool: Spool, clock: Clock) -> None:
-    _drop(spool)
-    claimed = _claim(spool, clock)
+    drop_spec(spool)
+    claimed = claim_first(spool, clock)
     assert (claimed.name, claimed.path, claimed.attempts) == ("a.toml", spool.root / "active" / "a.toml", 1)
     assert claimed.path.read_text() == SPEC
     assert spool.counts() == {"incoming": 0, "active": 1, "done": 0, "failed": 0, "hold": 0}
     assert spool.outcome("a.toml") is None
     spool.finish(claimed, "sgemm-1234", "faster")
-    assert _where(spool.root) == {"done": ["a.toml"]}
+    assert where(spool.root) == {"done": ["a.toml"]}
     assert (spool.root / "done" / "a.toml.job").read_text().split("\n")[0] == "sgemm-1234"
     fate = spool.outcome("a.toml")
     assert fate is not None
@@ -93,10 +45,10 @@ def test_a_dropped_spec_goes_from_incoming_to_active_to_done(spool: Spool, clock
 
 @pytest.mark.parametrize("state", ["failed", "hold"])
 def test_a_spec_that_fails_or_is_held_lies_beside_the_reason(spool: Spool, clock: Clock, state: str) -> None:
-    _drop(spool)
+    drop_spec(spool)
     move = {"failed": spool.fail, "hold": spool.hold}[state]
-    move(_claim(spool, clock), "problem.m is missing\nsecond line")
-    assert _where(spool.root) == {state: ["a.toml"]}
+    move(claim_first(spool, clock), "problem.m is missing\nsecond line")
+    assert where(spool.root) == {state: ["a.toml"]}
     assert (spool.root / state / "a.toml.reason.txt").read_text() == "problem.m is missing\nsecond line\n"
     fate = spool.outcome("a.toml")
     assert fate is not None
@@ -106,14 +58,14 @@ def test_a_spec_that_fails_or_is_held_lies_beside_the_reason(spool: Spool, clock
 
 def test_a_second_spec_of_the_same_name_does_not_replace_the_first(spool: Spool, clock: Clock) -> None:
     for n in range(3):
-        _drop(spool, text=f"# {n}\n{SPEC}")
-        spool.finish(_claim(spool, clock), f"job-{n}")
-    assert _where(spool.root) == {"done": ["a-2.toml", "a-3.toml", "a.toml"]}
+        drop_spec(spool, text=f"# {n}\n{SPEC}")
+        spool.finish(claim_first(spool, clock), f"job-{n}")
+    assert where(spool.root) == {"done": ["a-2.toml", "a-3.toml", "a.toml"]}
     assert (spool.root / "done" / "a-2.toml.job").read_text() == "job-1\n"
 
 
 def test_a_file_is_taken_when_two_scans_see_the_same(spool: Spool, clock: Clock) -> None:
-    path = _drop(spool, text="template")
+    path = drop_spec(spool, text="template")
     assert spool.scan() == []
     assert spool.unsettled == 1
     path.write_text(SPEC)  # the writer goes on
@@ -128,15 +80,15 @@ def test_a_file_is_taken_when_two_scans_see_the_same(spool: Spool, clock: Clock)
 
 def test_a_file_that_nobody_wrote_to_for_two_seconds_is_taken_at_once(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    path = _drop(spool)
+    path = drop_spec(spool)
     assert spool.scan() == []
     os.utime(path, (1.0, 1.0))
     assert [entry.name for entry in spool.scan()] == ["a.toml"]
 
 
 def test_an_empty_file_is_still_being_written(spool: Spool, clock: Clock) -> None:
-    _drop(spool, text="")
-    assert _whole(spool, clock) == []
+    drop_spec(spool, text="")
+    assert whole_specs(spool, clock) == []
 
 
 def test_a_folder_is_taken_when_nothing_in_it_changes(spool: Spool, clock: Clock) -> None:
@@ -147,16 +99,16 @@ def test_a_folder_is_taken_when_nothing_in_it_changes(spool: Spool, clock: Clock
     (job / "deep" / "kernel.cu").write_text("//")
     clock.now_s += incoming.FOLDER_GAP_S
     assert spool.scan() == []
-    claimed = _claim(spool, clock)
+    claimed = claim_first(spool, clock)
     assert (claimed.path / "deep" / "kernel.cu").read_text() == "//"
     spool.finish(claimed, "j")
-    assert _where(spool.root) == {"done": ["job"]}
+    assert where(spool.root) == {"done": ["job"]}
 
 
 def test_hidden_and_temporary_names_are_ignored(spool: Spool, clock: Clock) -> None:
     for name in (".a.toml", "b.toml.tmp", "c.toml~"):
-        _drop(spool, name)
-    assert _whole(spool, clock) == []
+        drop_spec(spool, name)
+    assert whole_specs(spool, clock) == []
     assert spool.counts()["incoming"] == spool.unsettled == 0
     assert len(list(spool.incoming.iterdir())) == 3
 
@@ -173,10 +125,10 @@ def test_what_is_no_file_is_moved_away_unopened(spool: Spool, clock: Clock, tmp_
     (spool.incoming / "job" / "spec.toml").symlink_to(secret)
     (spool.incoming / "readme.txt").write_text("hello")
     (spool.incoming / "nothing").mkdir()
-    _drop(spool)
-    assert [entry.name for entry in _whole(spool, clock)] == ["a.toml"]
+    drop_spec(spool)
+    assert [entry.name for entry in whole_specs(spool, clock)] == ["a.toml"]
     moved = ["dangling.toml", "fifo.toml", "job", "link.toml", "nothing", "readme.txt", "s.toml"]
-    assert _where(spool.root) == {"incoming": ["a.toml"], "failed": moved}
+    assert where(spool.root) == {"incoming": ["a.toml"], "failed": moved}
     reasons = {name: (spool.root / "failed" / f"{name}.reason.txt").read_text() for name in moved}
     assert "symbolic link" in reasons["link.toml"]
     assert "FIFO" in reasons["fifo.toml"]
@@ -187,25 +139,25 @@ def test_what_is_no_file_is_moved_away_unopened(spool: Spool, clock: Clock, tmp_
 
 
 def test_a_spec_that_turns_into_a_link_after_the_scan_is_not_taken(spool: Spool, clock: Clock, tmp_path: Path) -> None:
-    path = _drop(spool)
-    entry = _whole(spool, clock)[0]
+    path = drop_spec(spool)
+    entry = whole_specs(spool, clock)[0]
     path.unlink()
     path.symlink_to("/etc/passwd")
     assert spool.claim(entry) is None
-    assert _where(spool.root) == {"failed": ["a.toml"]}
+    assert where(spool.root) == {"failed": ["a.toml"]}
 
 
 def test_a_spec_that_its_owner_takes_back_is_no_error(spool: Spool, clock: Clock) -> None:
-    path = _drop(spool)
-    entry = _whole(spool, clock)[0]
+    path = drop_spec(spool)
+    entry = whole_specs(spool, clock)[0]
     path.unlink()
     assert spool.claim(entry) is None
-    assert _where(spool.root) == {}
+    assert where(spool.root) == {}
 
 
 def test_names_are_made_safe(spool: Spool, clock: Clock) -> None:
-    _drop(spool, "my spec; rm -rf $(HOME)\n.toml")
-    claimed = _claim(spool, clock)
+    drop_spec(spool, "my spec; rm -rf $(HOME)\n.toml")
+    claimed = claim_first(spool, clock)
     assert claimed.name == "my_spec__rm_-rf___HOME__.toml"
     assert incoming.safe_name("-" * 300 + "x" * 300 + ".toml") == "x" * 120 + ".toml"
     assert incoming.safe_name("...toml") == "spec.toml"
@@ -213,11 +165,11 @@ def test_names_are_made_safe(spool: Spool, clock: Clock) -> None:
 
 def test_owners_take_turns(monkeypatch: pytest.MonkeyPatch, spool: Spool, clock: Clock) -> None:
     for n in range(5):
-        _drop(spool, f"many-{n}.toml")
-    _drop(spool, "one.toml")
+        drop_spec(spool, f"many-{n}.toml")
+    drop_spec(spool, "one.toml")
     for n, path in enumerate(sorted(spool.incoming.iterdir())):
         os.utime(path, ns=(n, n))
-    waiting = _whole(spool, clock)
+    waiting = whole_specs(spool, clock)
     assert [e.name for e in waiting][-1] == "one.toml"  # negative control: one owner, oldest first
     look = spool._incoming
     look._whole = [Entry(e.name, e.path, 7 if e.name == "one.toml" else 5, e.mtime_ns, False) for e in waiting]
@@ -230,7 +182,7 @@ def test_owners_take_turns(monkeypatch: pytest.MonkeyPatch, spool: Spool, clock:
 
 def test_a_scan_gives_no_more_than_it_is_asked_for(spool: Spool, clock: Clock) -> None:
     for n in range(30):
-        _drop(spool, f"{n:02}.toml")
+        drop_spec(spool, f"{n:02}.toml")
     spool.scan()
     clock.now_s += 1
     assert len(spool.scan(limit=10)) == 10
@@ -243,24 +195,24 @@ def test_what_lies_beside_a_spec_is_copied_for_the_job(spool: Spool, clock: Cloc
     (kernel / "kernel.toml").write_text('name = "sgemm"')
     (spool.incoming / "other.cu").write_text("// not named")
     (spool.incoming / "inline.cu").write_text("// first")
-    _drop(spool, text='kernel = "my_sgemm"\n[sources]\ncuda = { file = "inline.cu", entry = "f" }\nx = "../etc"\n')
+    drop_spec(spool, text='kernel = "my_sgemm"\n[sources]\ncuda = { file = "inline.cu", entry = "f" }\nx = "../etc"\n')
     assert spool.counts()["incoming"] == 1
-    claimed = _claim(spool, clock)
+    claimed = claim_first(spool, clock)
     assert claimed.path.name == "a.toml"
     assert sorted(p.name for p in claimed.path.parent.iterdir()) == ["a.toml", "inline.cu", "my_sgemm"]
     (spool.incoming / "inline.cu").write_text("// changed while the job runs")
     assert (claimed.path.parent / "inline.cu").read_text() == "// first"
     spool.finish(claimed, "j")
     assert not claimed.path.exists()
-    assert _where(spool.root) == {"done": ["a.toml"], "incoming": ["inline.cu", "my_sgemm", "other.cu"]}
+    assert where(spool.root) == {"done": ["a.toml"], "incoming": ["inline.cu", "my_sgemm", "other.cu"]}
 
 
 def test_a_kernel_beside_the_spec_that_cannot_be_copied_fails_the_spec(spool: Spool, clock: Clock) -> None:
     kernel = spool.incoming / "mine"
     kernel.mkdir()
     (kernel / "kernel.toml").write_text("")
-    _drop(spool, text='kernel = "mine"')
-    entry = _whole(spool, clock)[0]
+    drop_spec(spool, text='kernel = "mine"')
+    entry = whole_specs(spool, clock)[0]
     (kernel / "kernel.cu").symlink_to("/etc/passwd")
     assert spool.claim(entry) is None
     assert "cannot be copied" in (spool.root / "failed" / "a.toml.reason.txt").read_text()
@@ -270,7 +222,7 @@ def test_submit_drops_a_whole_spec_under_a_free_name(spool: Spool, clock: Clock,
     path = tmp_path / "gemm.toml"
     path.write_text(SPEC)
     assert spool.submit(path) == "gemm.toml"
-    spool.finish(_claim(spool, clock), "j")
+    spool.finish(claim_first(spool, clock), "j")
     assert spool.submit(path) == "gemm-2.toml"  # the first one is in done/, where --wait would find it
     assert spool.submit(path, as_name="other.toml") == "other.toml"
     assert (spool.incoming / "gemm-2.toml").read_text() == SPEC
@@ -284,7 +236,7 @@ def test_submit_drops_a_folder_when_the_spec_names_files(spool: Spool, clock: Cl
     kernel.mkdir()
     (kernel / "kernel.toml").write_text("")
     assert spool.submit(path, extra=[source, kernel]) == "gemm"
-    claimed = _claim(spool, clock)
+    claimed = claim_first(spool, clock)
     assert claimed.path == spool.root / "active" / "gemm"
     found = sorted(str(p.relative_to(claimed.path)) for p in claimed.path.rglob("*"))
     assert found == ["gemm.cu", "mine", "mine/kernel.toml", "spec.toml"]
@@ -321,18 +273,18 @@ def test_two_clients_that_want_one_name_both_get_one(
 
 
 def test_a_job_that_brings_the_daemon_down_twice_is_held(spool: Spool, clock: Clock) -> None:
-    _drop(spool)
-    assert _claim(spool, clock).attempts == 1
-    spool = _spool(spool.root, clock)  # the daemon died, and starts again
+    drop_spec(spool)
+    assert claim_first(spool, clock).attempts == 1
+    spool = spool_at(spool.root, clock)  # the daemon died, and starts again
     spool.recover()
-    assert _where(spool.root) == {"incoming": ["a.toml"]}
-    assert _claim(spool, clock).attempts == 2
-    spool = _spool(spool.root, clock)
+    assert where(spool.root) == {"incoming": ["a.toml"]}
+    assert claim_first(spool, clock).attempts == 2
+    spool = spool_at(spool.root, clock)
     spool.recover()
-    assert _where(spool.root) == {"hold": ["a.toml"]}
+    assert where(spool.root) == {"hold": ["a.toml"]}
     assert "ended 2 times" in (spool.root / "hold" / "a.toml.reason.txt").read_text()
     (spool.root / "hold" / "a.toml").rename(spool.incoming / "a.toml")  # a person tries again
-    assert _claim(spool, clock).attempts == 1
+    assert claim_first(spool, clock).attempts == 1
 
 
 def test_recovery_brings_back_a_result_that_was_put_aside(spool: Spool) -> None:
@@ -342,228 +294,60 @@ def test_recovery_brings_back_a_result_that_was_put_aside(spool: Spool) -> None:
 
 
 def test_being_asked_to_stop_is_no_attempt(spool: Spool, clock: Clock) -> None:
-    _drop(spool)
+    drop_spec(spool)
     for _ in range(5):
-        claimed = _claim(spool, clock)
+        claimed = claim_first(spool, clock)
         assert claimed.attempts == 1
         spool.release(claimed)
-    assert _where(spool.root) == {"incoming": ["a.toml"]}
+    assert where(spool.root) == {"incoming": ["a.toml"]}
 
 
 def test_a_new_spec_under_an_old_name_starts_at_no_attempts(spool: Spool, clock: Clock) -> None:
-    _drop(spool)
-    _claim(spool, clock)
-    _drop(spool, text="# another\n" + SPEC)
-    spool = _spool(spool.root, clock)
+    drop_spec(spool)
+    claim_first(spool, clock)
+    drop_spec(spool, text="# another\n" + SPEC)
+    spool = spool_at(spool.root, clock)
     spool.recover()
-    assert _where(spool.root) == {"incoming": ["a-2.toml", "a.toml"]}
+    assert where(spool.root) == {"incoming": ["a-2.toml", "a.toml"]}
     attempts = {}
     for _ in range(2):
-        claimed = _claim(spool, clock)
+        claimed = claim_first(spool, clock)
         attempts[claimed.name] = claimed.attempts
         spool.finish(claimed, "j")
     assert attempts == {"a.toml": 1, "a-2.toml": 2}
 
 
-class _Crash(BaseException):
-    """The process ends here."""
-
-
-_STEPS = [
-    (os, "replace"),
-    (os, "unlink"),
-    (os, "fsync"),
-    (os, "mkdir"),
-    (os, "rename"),
-    (files, "rename_to_free"),
-    (files, "write_synced"),
-    (shutil, "rmtree"),
-]
-
-
-def _crash_at(patch: pytest.MonkeyPatch, n: int, after: bool) -> None:
-    """Ends the process before (or right after) the n-th step that changes the disk."""
-    steps = 0
-
-    def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **kwargs: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            number = steps
-            if number == n and not after:
-                raise _Crash
-            result = real(*args, **kwargs)
-            if number == n:
-                raise _Crash
-            return result
-
-        return step
-
-    for module, name in _STEPS:
-        patch.setattr(module, name, wrap(getattr(module, name)))
-
-
-def _last_step(root: Path, clock: Clock, action: str) -> Callable[[], object]:
-    """A daemon's life up to ``action``, which is returned."""
-    spool = _spool(root, clock)
-    if action.startswith("recover"):
-        for _ in range(2 if action == "recover to hold" else 1):
-            _spool(root, clock).recover()
-            _claim(_spool(root, clock), clock)
-        return _spool(root, clock).recover
-    entry = _whole(spool, clock)[0]
-    if action == "claim":
-        return lambda: spool.claim(entry)
-    claimed = spool.claim(entry)
-    assert claimed is not None
-    ends: dict[str, Callable[[], object]] = {
-        "finish": lambda: spool.finish(claimed, "j"),
-        "fail": lambda: spool.fail(claimed, "why"),
-        "release": lambda: spool.release(claimed),
-    }
-    return ends[action]
-
-
-@pytest.fixture
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash of the process, not of the machine: what was written is there, synced or not."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.mark.usefixtures("_no_waiting_for_the_disk")
-@pytest.mark.parametrize("kind", ["file", "folder", "file with companions"])
-@pytest.mark.parametrize("action", ["claim", "finish", "fail", "release", "recover", "recover to hold"])
-def test_a_crash_at_any_step_leaves_the_spec_in_exactly_one_place(tmp_path: Path, action: str, kind: str) -> None:
-    crashes = 0
-    for n in range(1, 80):
-        finished = []
-        for after in (False, True):
-            root, clock = tmp_path / f"{n}-{after}" / "spool", Clock()
-            name = _drop_kind(_spool(root, clock), kind)
-            step = _last_step(root, clock, action)
-            with pytest.MonkeyPatch.context() as patch:
-                _crash_at(patch, n, after)
-                try:
-                    step()
-                    finished.append(True)
-                except _Crash:
-                    crashes += 1
-            assert len(_specs(root, name)) == 1, f"crash {'after' if after else 'before'} step {n}"
-            spool = _spool(root, clock)
-            spool.recover()
-            where = _specs(root, name)
-            assert len(where) == 1
-            assert where[0] != "active"
-            assert all(path.name.endswith(".attempts") for path in (root / "active").iterdir())
-            if where == ["incoming"]:
-                spool.finish(_claim(spool, clock), "j")
-                assert _specs(root, name) == ["done"]
-        if len(finished) == 2:
-            break
-    assert crashes > 4
-    assert finished
-
-
-def _drop_kind(spool: Spool, kind: str) -> str:
-    if kind == "folder":
-        (spool.incoming / "a").mkdir()
-        (spool.incoming / "a" / "spec.toml").write_text(SPEC)
-        return "a"
-    if kind == "file":
-        return _drop(spool).name
-    (spool.incoming / "x.cu").write_text("//")
-    return _drop(spool, text='[sources]\ncuda = "x.cu"\n').name
-
-
-def _specs(root: Path, name: str) -> list[str]:
-    return [state for state in STATES for path in (root / state).iterdir() if path.name == name]
-
-
-@pytest.mark.usefixtures("_no_waiting_for_the_disk")
-@pytest.mark.parametrize("extra", [False, True])
-def test_a_crash_while_submitting_drops_all_or_nothing(tmp_path: Path, extra: bool) -> None:
-    source = tmp_path / "b.toml"
-    source.write_text(SPEC)
-    (tmp_path / "b.cu").write_text("//")
-    outcomes = set()
-    crashed = True
-    for n in range(2, 120):
-        root, clock = tmp_path / str(n), Clock()
-        spool = _spool(root, clock)
-        with pytest.MonkeyPatch.context() as patch:
-            _crash_at(patch, n // 2, after=bool(n % 2))
-            try:
-                spool.submit(source, extra=[tmp_path / "b.cu"] if extra else [])
-                crashed = False
-            except _Crash:
-                crashed = True
-        dropped = _whole(_spool(root, clock), clock)
-        outcomes.add((crashed, len(dropped)))
-        for entry in dropped:
-            whole = entry.path if not extra else entry.path / "spec.toml"
-            assert whole.read_text() == SPEC
-            assert not extra or (entry.path / "b.cu").read_text() == "//"
-        if not crashed:
-            break
-    assert outcomes == {(True, 0), (True, 1), (False, 1)}
-    assert source.read_text() == SPEC
-
-
-def test_a_spool_that_copies_and_deletes_would_lose_specs(tmp_path: Path) -> None:
-    """Negative control of the crash tests: the same crashes, with the usual way to move a file."""
-
-    def copy_and_delete(source: Path, target: Path) -> None:
-        data = source.read_bytes()
-        source.unlink()
-        target.write_bytes(data)
-
-    found = []
-    for n in range(1, 8):
-        root, clock = tmp_path / str(n), Clock()
-        spool = _spool(root, clock)
-        _drop(spool)
-        entry = _whole(spool, clock)[0]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files, "rename_to_free", copy_and_delete)
-            _crash_at(patch, n, after=True)
-            try:
-                spool.claim(entry)
-            except _Crash:
-                found.append(len(_specs(root, "a.toml")))
-    assert 0 in found
-
-
 def test_a_full_disk_leaves_the_spec_waiting(spool: Spool, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    _drop(spool)
-    entry = _whole(spool, clock)[0]
+    drop_spec(spool)
+    entry = whole_specs(spool, clock)[0]
     with monkeypatch.context() as full:
         full.setattr(files, "write_synced", _raiser(OSError(28, "No space left on device")))
         with pytest.raises(DiskFullError):
             spool.claim(entry)
         with pytest.raises(DiskFullError):
             spool.submit(spool.incoming / "a.toml")
-    assert _where(spool.root) == {"incoming": ["a.toml"]}
-    claimed = _claim(spool, clock)
+    assert where(spool.root) == {"incoming": ["a.toml"]}
+    claimed = claim_first(spool, clock)
     with monkeypatch.context() as full:
         full.setattr(files, "write_synced", _raiser(OSError(28, "No space left on device")))
         with pytest.raises(DiskFullError):
             spool.finish(claimed, "j")
     spool.finish(claimed, "j")
-    assert _where(spool.root) == {"done": ["a.toml"]}
+    assert where(spool.root) == {"done": ["a.toml"]}
 
 
 def test_a_failed_fsync_is_final(spool: Spool, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    _drop(spool)
-    entry = _whole(spool, clock)[0]
+    drop_spec(spool)
+    entry = whole_specs(spool, clock)[0]
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", _raiser(OSError(5, "Input/output error")))
         with pytest.raises(SpoolError, match="Input/output"):
             spool.claim(entry)
     with pytest.raises(SpoolError, match="restart"):
         spool.scan()
-    fresh = _spool(spool.root, clock)
+    fresh = spool_at(spool.root, clock)
     fresh.recover()
-    assert _where(spool.root) == {"incoming": ["a.toml"]}
+    assert where(spool.root) == {"incoming": ["a.toml"]}
 
 
 def _raiser(error: Exception) -> Callable[..., Any]:
@@ -575,7 +359,7 @@ def _raiser(error: Exception) -> Callable[..., Any]:
 
 def test_only_one_daemon_works_on_a_spool(spool: Spool) -> None:
     spool.lock()
-    other = _spool(spool.root)
+    other = spool_at(spool.root)
     with pytest.raises(SpoolError, match="another daemon"):
         other.lock()
     spool.unlock()
@@ -601,11 +385,11 @@ def test_a_folder_that_cannot_be_moved_is_reported_once_and_passed_over(
 ) -> None:
     (spool.incoming / "mine").mkdir()
     (spool.incoming / "mine" / "spec.toml").write_text(SPEC)
-    entry = _whole(spool, clock)[0]
+    entry = whole_specs(spool, clock)[0]
     with monkeypatch.context() as foreign:
         foreign.setattr(files, "rename_to_free", _raiser(PermissionError(13, "Permission denied")))
         assert spool.claim(entry) is None
-        assert _whole(spool, clock) == []
+        assert whole_specs(spool, clock) == []
     assert "group-writable" in (spool.root / "failed" / "mine.reason.txt").read_text()
 
 
