@@ -185,7 +185,8 @@ class MixedProposer:
 
     def _opening(self, task: Task, history: Sequence[Measurement], n: int) -> list[Proposal]:
         if self._learned is None:
-            return self._uniform.propose(task, history, n)
+            source = self._filling if self._known(task) else self._uniform.propose
+            return source(task, history, n)
         if self._known(task):
             learned = self._learned.propose(task, history, n * 3 // 4)
             return learned + self._filling(task, history, n - len(learned))
