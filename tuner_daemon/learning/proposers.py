@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from tuner_daemon.interfaces import CostModel, Proposer
+from tuner_daemon.learning.cost import LearnedCostModel
 from tuner_daemon.learning.policy import Policy
 from tuner_daemon.records.kernel import Value
 from tuner_daemon.records.measurement import Measurement, Proposal, Timing
@@ -168,7 +169,7 @@ class MixedProposer:
         explorations: int = 4,
     ) -> None:
         self._policy, self._explorations = policy, explorations
-        self._known = known or (policy.known if policy else lambda task: False)
+        self._known = known or _known_to(policy, cost_model)
         self._uniform, self._neighbours = UniformProposer(rng), NeighbourProposer(rng)
         self._explore = ExplorationProposer(rng)
         self._learned = PolicyProposer(policy, rng) if policy else None
@@ -212,6 +213,13 @@ def best_measured(history: Sequence[Measurement], n: int) -> list[Config]:
     """Up to n distinct configurations with the least median time, best first."""
     timed = sorted((row.ran for row in history if isinstance(row.ran, Timing)), key=lambda ran: ran.median_s)
     return list(dict.fromkeys(ran.config for ran in timed))[:n]
+
+
+def _known_to(policy: Policy | None, cost_model: CostModel | None) -> Callable[[Task], bool]:
+    """A family counts as known if the policy was trained on it or, without a policy, the cost model's prior was."""
+    if policy is not None:
+        return policy.known
+    return cost_model.known if isinstance(cost_model, LearnedCostModel) else lambda task: False
 
 
 def _proposals(configs: Iterable[Config], by: str, n: int, measured: set[Config]) -> list[Proposal]:
