@@ -15,6 +15,7 @@ from tuner_daemon.daemon import Daemon
 from tuner_daemon.engine import Answer
 from tuner_daemon.errors import (
     DeviceError,
+    DiskFullError,
     InputError,
     JobInterruptedError,
     MissingPartError,
@@ -221,3 +222,36 @@ def test_a_reload_is_taken_up_between_jobs_and_does_not_count_as_stopping() -> N
     assert spool.incoming == ["two"]
     assert "STOPPING=1" not in notes
     assert published[-1]["state"] == "waiting"
+
+
+def test_a_full_disk_pauses_the_daemon_and_loses_nothing() -> None:
+    class FullSpool(ListSpool):
+        full = 3
+
+        def finish(self, claimed: Item, job: str) -> None:
+            self.full -= 1
+            if self.full >= 0:
+                raise DiskFullError("no space left")
+            super().finish(claimed, job)
+
+    spool, engine = FullSpool(["one", "two"]), ScriptedEngine()
+    daemon, _, notes = make(spool, engine)
+    thread = threading.Thread(target=daemon.serve)
+    thread.start()
+    for _ in range(500):
+        if len(spool.done) == 2:
+            break
+        threading.Event().wait(0.01)
+    daemon.stop.set()
+    daemon.wake.set()
+    thread.join(5)
+    assert spool.done == {"one": "job-one", "two": "job-two"}
+    assert engine.served == ["one", "two"]  # the answer of the first was not measured again
+    assert "STATUS=waiting for disk space" in notes
+
+
+def test_a_job_that_finds_the_disk_full_goes_back_to_the_queue() -> None:
+    spool = ListSpool(["one"])
+    daemon, _, _ = make(spool, ScriptedEngine({"one": DiskFullError("no space left")}))
+    daemon.serve_one()
+    assert spool.incoming == ["one"]

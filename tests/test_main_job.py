@@ -210,8 +210,9 @@ def test_sigterm_in_mid_job_puts_the_spec_back_and_a_new_daemon_finishes_it(tmp_
     service = Service(first, state, settings)
     service.call("submit", str(job(tmp_path / "slow", slow, seconds=60)))
     deadline_s = time.monotonic() + 30
-    while json.loads(service.call("log", "stats", "--json").stdout)["rows"] < 1:
+    while not list((state / "log").rglob("part-*.parquet")):
         assert time.monotonic() < deadline_s
+        time.sleep(0.01)
     first.send_signal(signal.SIGTERM)
     assert first.wait(30) == 0
     rows = json.loads(service.call("log", "stats", "--json").stdout)["rows"]

@@ -19,10 +19,11 @@ from tests.fakes_session import (
 )
 from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.measuring import Parts
-from tuner_daemon.records.measurement import Outcome, Proposal, Timing
+from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
 from tuner_daemon.session import NO_MODEL, Plan, Progress, shortlist, tune
+from tuner_daemon.verdict import judge
 
 SLOW = {"A": 1, "B": 128}
 
@@ -186,8 +187,50 @@ def test_the_plan_bounds_the_finalists() -> None:
     class Counting(ScriptedRunner):
         def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
             entrants.append(len(artifacts))
-            assert blocks == 12
+            assert blocks == 4
             return super().race(task, artifacts, blocks, timeout_s)
 
     tune(scripted_task(), "job", parts(runner=Counting()), plan=Plan(finalists=2, final_blocks=12))
-    assert entrants == [4]  # the baseline under two names, and two
+    assert entrants == [4, 4, 4]  # three heats of the baseline under two names, and two
+
+
+def test_a_finalist_that_fails_in_one_heat_is_out_and_the_others_keep_all_their_samples() -> None:
+    class Fickle(ScriptedRunner):
+        heats = 0
+
+        def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
+            self.heats += 1
+            ran = super().race(task, artifacts, blocks, timeout_s)
+            if self.heats == 2:
+                ran[2] = Failure(ran[2].config, Outcome.WRONG_RESULT, "once")
+            return ran
+
+    judged: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def seen(*given: Any) -> Any:
+            judged.append(given)
+            return judge(*given)
+
+        patch.setattr("tuner_daemon.session.judge", seen)
+        tune(scripted_task(), "job", parts(runner=Fickle()))
+    own, twin, finalists = judged[0]
+    assert own.shape == twin.shape == (30,)
+    assert finalists.shape == (3, 30)
+
+
+def test_a_daemon_that_is_asked_to_stop_does_not_wait_for_the_whole_final_round() -> None:
+    stop = threading.Event()
+
+    class Stopping(ScriptedRunner):
+        heats = 0
+
+        def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
+            self.heats += 1
+            stop.set()
+            return super().race(task, artifacts, blocks, timeout_s)
+
+    runner = Stopping()
+    with pytest.raises(JobInterruptedError):
+        tune(scripted_task(), "job", parts(runner=runner), stop=stop)
+    assert runner.heats == 1

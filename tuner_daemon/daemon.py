@@ -7,11 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from tuner_daemon.engine import Answer, Engine
-from tuner_daemon.errors import DeviceError, InputError, JobInterruptedError, MissingPartError, TuningError
+from tuner_daemon.errors import (
+    DeviceError,
+    DiskFullError,
+    InputError,
+    JobInterruptedError,
+    MissingPartError,
+    TuningError,
+)
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.session import Progress
 
@@ -77,6 +85,7 @@ class Daemon:
     stop: threading.Event = field(default_factory=threading.Event)
     reload: threading.Event = field(default_factory=threading.Event)
     wake: threading.Event = field(default_factory=threading.Event)
+    _pending: list[Callable[[], None]] = field(default_factory=list)
 
     def serve(self) -> None:
         """Returns when ``stop`` is set, or ``reload`` between two jobs. Raises DeviceError when the device is broken:
@@ -86,12 +95,24 @@ class Daemon:
         self._idle()
         while not (self.stop.is_set() or self.reload.is_set()):
             self.notify("WATCHDOG=1")
-            if not self.serve_one():
+            if not self._turn():
                 self.wake.wait(SETTLING_S if self.spool.unsettled else self.poll_s)
                 self.wake.clear()
         if self.stop.is_set():
             self.notify("STOPPING=1")
             self.publish_status({"state": "stopped"})
+
+    def _turn(self) -> bool:
+        """A turn that a full disk turns into a pause: nothing is taken until what is pending has been written."""
+        try:
+            while self._pending:
+                self._pending[0]()
+                del self._pending[0]
+            return self.serve_one()
+        except DiskFullError as error:
+            logger.error("the disk is full; waiting for space: %s", error)
+            self.notify("STATUS=waiting for disk space")
+            return False
 
     def serve_one(self) -> bool:
         """One turn: the most urgent spec from ``incoming/`` to its end. False if nothing waits."""
@@ -111,15 +132,15 @@ class Daemon:
         try:
             spec = self.load(claimed.path)
             if reason := self.allowed(spec):
-                self.spool.fail(claimed, reason)
+                self._settle(partial(self.spool.fail, claimed, reason))
                 return
             answer = self.engine.answer(spec, observe=self._observer(claimed.name), stop=self.stop)
         except (InputError, TuningError, MissingPartError) as error:
             logger.warning("%s: failed: %s", claimed.name, error)
-            self.spool.fail(claimed, str(error))
-        except JobInterruptedError as pause:
-            logger.info("%s: %s", claimed.name, pause)
-            self.spool.release(claimed)
+            self._settle(partial(self.spool.fail, claimed, str(error)))
+        except (JobInterruptedError, DiskFullError) as pause:
+            logger.info("%s: back to the queue: %s", claimed.name, pause)
+            self._settle(partial(self.spool.release, claimed))
         except DeviceError:
             logger.exception("%s: the device is broken", claimed.name)
             raise
@@ -129,7 +150,15 @@ class Daemon:
     def _finish(self, claimed: Claim, answer: Answer, wall_s: float) -> None:
         how = "answered from what is known" if answer.known else f"tuned in {wall_s:.1f} s"
         logger.info("%s: job %s %s: %s", claimed.name, answer.job, how, answer.result["verdict"])
-        self.spool.finish(claimed, answer.job)
+        self._settle(partial(self.spool.finish, claimed, answer.job))
+
+    def _settle(self, move: Callable[[], None]) -> None:
+        """Moves a spec on; on a full disk the move stays pending, and the turn ends."""
+        try:
+            move()
+        except DiskFullError:
+            self._pending.append(move)
+            raise
 
     def _observer(self, name: str) -> Callable[[Progress], None]:
         def observe(progress: Progress) -> None:

@@ -13,11 +13,14 @@ import numpy as np
 from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building, Parts
-from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Proposal, Timing
+from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Proposal, Ran, Timing
 from tuner_daemon.records.result import Published, Result
 from tuner_daemon.records.space import Config
 from tuner_daemon.records.task import Task
 from tuner_daemon.verdict import Interval, Judgement, judge
+
+HEATS = 3
+"""The final round is run in so many parts: a daemon that is asked to stop need not wait for all of it."""
 
 NO_MODEL = "no model yet: this job worked from its own measurements alone"
 
@@ -34,7 +37,7 @@ class Plan:
     drop_factor: float = 3.0  # a first launch slower than this times the incumbent gets no more samples
     patience: int = 24  # this many failures with no success end the job
     first_timeout_s: float = 30.0
-    final_timeout_s: float = 120.0
+    heat_timeout_s: float = 25.0
 
 
 DEFAULT_PLAN = Plan()
@@ -72,8 +75,9 @@ def tune(
 ) -> Result:
     """Answers a spec with a verified winner that is never slower than the baseline.
 
-    Rows that the log already has for ``job`` count as measured. Raises JobInterruptedError once ``stop`` is set and what
-    has been measured is in the log; TuningError if no configuration gives right results; DeviceError if the device breaks.
+    Rows that the log already has for ``job`` count as measured. Raises JobInterruptedError once ``stop`` is set and
+    what has been measured is in the log; TuningError if no configuration gives right results; DeviceError if the
+    device breaks.
     """
     search = Search(task, parts, plan, observe, stop or threading.Event(), Bench(task, job, parts))
     search.resume()
@@ -150,10 +154,7 @@ class Search:
             building, self._effort(), self.round, baseline_s, on_each, stop=self.stop.is_set
         )
         self.round += 1
-        if self.stop.is_set():
-            raise JobInterruptedError(
-                f"{self.bench.job}: stopped after {len(self.history)} measurements, all in the log"
-            )
+        self._heed_stop()
         with self.bench.watch.time("propose"):
             self._refit()
 
@@ -166,21 +167,35 @@ class Search:
         artifacts = self._artifacts([baseline.config, *(t.config for t in finalists)])
         entrants = [artifacts[0], *artifacts]  # the baseline runs under two names: that is the noise floor
         with self.bench.watch.time("run"):
-            ran = self.parts.runner.race(
-                self.task, entrants, self.plan.final_blocks, self.plan.final_timeout_s + 60 * baseline.median_s
-            )
-        own, twin = ran[0], ran[1]
-        if isinstance(own, Failure) or isinstance(twin, Failure):
-            failure = own if isinstance(own, Failure) else twin
-            assert isinstance(failure, Failure)
-            raise TuningError(f"the baseline failed in the final round: {failure.outcome}: {failure.detail}")
-        stood = [r for r in ran[2:] if isinstance(r, Timing)]
+            own, twin, *others = self._race(entrants)
+        for ran in (own, twin):
+            if isinstance(ran, Failure):
+                raise TuningError(f"the baseline failed in the final round: {ran.outcome}: {ran.detail}")
+        assert isinstance(own, Timing)
+        assert isinstance(twin, Timing)
+        stood = [r for r in others if isinstance(r, Timing)]
         judgement = judge(
             np.array(own.times_s),
             np.array(twin.times_s),
             np.array([r.times_s for r in stood]).reshape(len(stood), len(own.times_s)),
         )
         return self._result(judgement, own, stood)
+
+    def _race(self, entrants: Sequence[Artifact]) -> list[Ran]:
+        """One result per entrant, from heats short enough to stop between them."""
+        result: list[Ran] = []
+        for _ in range(HEATS):
+            self._heed_stop()
+            blocks = -(-self.plan.final_blocks // HEATS)
+            heat = self.parts.runner.race(self.task, entrants, blocks, self.plan.heat_timeout_s)
+            result = [joined(*pair) for pair in zip(result, heat, strict=True)] if result else heat
+        self._heed_stop()
+        return result
+
+    def _heed_stop(self) -> None:
+        if self.stop.is_set():
+            measured = len(self.history)
+            raise JobInterruptedError(f"{self.bench.job}: stopped after {measured} measurements, all in the log")
 
     # -- parts of a round --------------------------------------------------------------------------------------
 
@@ -326,6 +341,14 @@ def shortlist(scored: Sequence[Proposal], n: int) -> list[Proposal]:
     exploring = [p for p in ranked if p.proposed_by == "explore"][: 1 if n > 1 else 0]
     rest = [p for p in ranked if p not in exploring]
     return [*rest[: n - len(exploring)], *exploring]
+
+
+def joined(first: Ran, second: Ran) -> Ran:
+    """Two heats of one entrant; a failure in either is its result."""
+    if isinstance(first, Failure) or isinstance(second, Failure):
+        return first if isinstance(first, Failure) else second
+    worst = max(first.error_norm, second.error_norm)
+    return replace(second, times_s=first.times_s + second.times_s, error_norm=worst)
 
 
 def roofline_fraction(task: Task, config: Config, median_s: float) -> float | None:
