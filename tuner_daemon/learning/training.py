@@ -82,23 +82,18 @@ def train_on(tasks: Sequence[TaskRows], *, seed: int, steps: int = 4000, threads
     rng = np.random.default_rng(seed)
     data = training_set(tasks, rows_per_task=COST_MODEL_ROWS, rng=rng)
     prior = Prior.train(data, schema=FEATURE_SCHEMA, groups=kernels, seed=seed, threads=threads)
-    policy = _policy(tasks, kernels, rng, seed=seed, steps=steps, threads=threads) if steps else None
+    policy = _policy(tasks, kernels, rng, seed=seed, steps=steps) if steps else None
     return Trained(policy, prior, kernels, len(tasks), sum(len(task) for task in tasks))
 
 
 def _policy(
-    tasks: Sequence[TaskRows],
-    kernels: frozenset[str],
-    rng: np.random.Generator,
-    *,
-    seed: int,
-    steps: int,
-    threads: int,
+    tasks: Sequence[TaskRows], kernels: frozenset[str], rng: np.random.Generator, *, seed: int, steps: int
 ) -> Policy:
     from tuner_daemon.learning.policy_training import PolicySettings, train_policy  # torch: seconds to import
 
     data = transitions(tasks, rows_per_task=POLICY_ROWS, rng=rng)
-    return train_policy(data, groups=kernels, seed=seed, threads=threads, settings=PolicySettings(steps=steps))
+    # One thread: batches this small take as long on two, which then only spend twice the processor time.
+    return train_policy(data, groups=kernels, seed=seed, threads=1, settings=PolicySettings(steps=steps))
 
 
 def evaluate(
