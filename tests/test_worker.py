@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tuner_daemon.worker import arrays, cpu_info
-from tuner_daemon.worker.checking import Expected, compare, tolerance
+from tuner_daemon.worker.checking import HostReference, describe, judge, tolerance
 from tuner_daemon.worker.cpu_device import CpuBuffer, CpuDevice
 from tuner_daemon.worker.device import GUARD_BYTES, GUARD_PATTERN
 from tuner_daemon.worker.messages import Array, Problem, Scalar, parse_candidate
@@ -25,9 +26,21 @@ def vector(dtype: str = "float32", n: int = 500, fill: str = "normal", kind: str
     return Array("v", kind, dtype, (n,), fill)
 
 
-def expected(dtype: str = "float32", n: int = 500) -> Expected:
+def expected(dtype: str = "float32", n: int = 500) -> HostReference:
     array = vector(dtype, n)
-    return Expected.of(array, arrays.make(array, 0, "normal", 0))
+    return HostReference(array, arrays.make(array, 0, "normal", 0))
+
+
+@dataclass(frozen=True)
+class Judged:
+    wrong: str
+    error_norm: float
+
+
+def compare(reference: HostReference, out: arrays.HostArray, allowed: float) -> Judged:
+    verdict = judge(reference.sums(out), reference.array, allowed)
+    words = "" if verdict.right else describe(reference.array, reference.values, out, verdict, allowed)
+    return Judged(words, verdict.error_norm)
 
 
 # What starting costs
@@ -59,6 +72,19 @@ def test_inputs_differ_by_seed_and_distribution_and_are_the_same_again(dtype: st
     assert distinct == (6 if dtype != "bool" else 3)
     assert arrays.make(array, 1, "uniform", 0).tobytes() == made[1, "uniform"]
     assert arrays.make(array, 1, "uniform", 1).tobytes() != made[1, "uniform"], "arguments do not share their numbers"
+
+
+@pytest.mark.parametrize("distribution", arrays.DISTRIBUTIONS)
+def test_large_inputs_do_not_depend_on_the_number_of_threads(
+    distribution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = vector(n=(1 << 21) + 5, kind="input")
+    many = arrays.make(array, 0, distribution, 0)
+    monkeypatch.setattr(arrays, "_MOST_THREADS", 1)
+    assert arrays.make(array, 0, distribution, 0).tobytes() == many.tobytes()
+    parts = [part.tobytes() for part in np.array_split(many[:-5], 2)]
+    assert parts[0] != parts[1]
+    assert (many.mean(), many.std()) == pytest.approx((0.0, 1.0 if distribution == "normal" else 3**-0.5), abs=2e-3)
 
 
 @pytest.mark.parametrize("distribution", arrays.DISTRIBUTIONS)
@@ -122,9 +148,9 @@ def test_a_sum_in_another_order_is_within_the_tolerance_of_its_length() -> None:
     forward = np.cumsum(terms, axis=1, dtype=np.float32)[:, -1]
     array = vector(n=64)
     allowed = tolerance([array], 4096, None)
-    assert compare(Expected.of(array, exact), forward, allowed).wrong == ""
+    assert compare(HostReference(array, exact), forward, allowed).wrong == ""
     dropped = np.cumsum(terms[:, 1:], axis=1, dtype=np.float32)[:, -1]
-    assert compare(Expected.of(array, exact), dropped, allowed).wrong, "one term of 4096 is missed"
+    assert compare(HostReference(array, exact), dropped, allowed).wrong, "one term of 4096 is missed"
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
@@ -165,7 +191,7 @@ def test_one_wrong_element_among_a_million_is_found() -> None:
 
 def test_where_the_reference_is_not_finite_nothing_is_asked() -> None:
     values = np.array([1.0, np.inf, np.nan, 2.0], np.float32)
-    reference = Expected.of(vector(n=4), values)
+    reference = HostReference(vector(n=4), values)
     assert compare(reference, np.array([1.0, 5.0, 6.0, 2.0], np.float32), 1e-5).wrong == ""
     assert compare(reference, np.array([1.0, 5.0, 6.0, 2.1], np.float32), 1e-5).wrong
     assert compare(reference, np.array([np.nan, 5.0, 6.0, 2.0], np.float32), 1e-5).wrong
@@ -194,7 +220,7 @@ def stored_problem(folder: Path, fill: str) -> Problem:
 def test_stored_outputs_need_stored_inputs(tmp_path: Path) -> None:
     workspace = Workspace(CpuDevice(0), stored_problem(tmp_path, "arange"))
     assert len(workspace.sets) == 1
-    assert workspace.sets[0].expected["y"].values.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert workspace.sets[0].expected["y"].values().tolist() == [1.0, 2.0, 3.0, 4.0]
     with pytest.raises(ReferenceFailedError, match="random"):
         Workspace(CpuDevice(0), stored_problem(tmp_path, "normal"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +145,98 @@ def test_one_binary_is_no_faster_than_itself(cuda: CudaRunner, tmp_path: Path) -
     assert isinstance(first, Timing)
     assert isinstance(second, Timing)
     assert first.median_s == pytest.approx(second.median_s, rel=0.02)
+
+
+CAREFUL_CU = """
+extern "C" __global__ void affine(const float *x, float *y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int middle = n / 2 + 77;
+#if defined(BEHAVIOUR_UNWRITTEN)
+  if (i == middle) return;
+#endif
+  if (i < n) y[i] = 2.0f * x[i] + 1.0f;
+#if defined(BEHAVIOUR_ONE_PER_CENT)
+  if (i == middle) y[i] *= 1.01f;
+#elif defined(BEHAVIOUR_NAN)
+  if (i == middle) y[i] = 0.0f / 0.0f;
+#elif defined(BEHAVIOUR_INFINITE)
+  if (i == middle) y[i] = 1.0f / 0.0f;
+#elif defined(BEHAVIOUR_INPUT)
+  if (i == middle) ((float *)x)[i] += 1.0f;
+#elif defined(BEHAVIOUR_AFTER)
+  if (i == middle) ((char *)(y + n))[4095] = 1;
+#elif defined(BEHAVIOUR_BEFORE)
+  if (i == middle) ((char *)y)[-4096] = 1;
+#elif defined(BEHAVIOUR_ZERO)
+  if (i < n) y[i] = 0.0f;
+#endif
+}
+"""
+MISTAKES = {
+    "unwritten": "is nan, want",
+    "one_per_cent": "in norm and",
+    "nan": "not finite",
+    "infinite": "not finite",
+    "input": "changed its input x",
+    "after": "1 bytes past the end",
+    "before": "1 bytes before the start",
+    "zero": "in norm and",
+}
+MANY = 10_000_019
+
+
+@pytest.fixture(scope="module")
+def careful(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    """The affine kernel with mistakes in a single place among ten million."""
+    folder = tmp_path_factory.mktemp("careful")
+    kernel = affine_kernel(folder, ["right", *MISTAKES])
+    (folder / "kernel.cu").write_text(CAREFUL_CU)
+    return replace(kernel, sha256="c" * 64)
+
+
+class HostCheckedRunner(CudaRunner):
+    """As with a builder that cannot build the worker's own kernels."""
+
+    def _checks(self) -> str | None:
+        return None
+
+
+def test_the_device_checks_large_outputs_itself_and_finds_what_the_host_finds(
+    cuda: CudaRunner, careful: Kernel
+) -> None:
+    task = task_of(careful, cuda, MANY)
+    by_device = cuda.run(task, artifact_of(cuda, task), Effort(samples=1, timeout_s=60.0))
+    assert cuda.checked_by == "device"
+    assert isinstance(by_device, Timing), by_device
+    slow = HostCheckedRunner(cuda.builder)
+    by_host = slow.run(task, artifact_of(cuda, task), Effort(samples=1, timeout_s=60.0))
+    assert slow.checked_by == "host"
+    slow.close()
+    assert isinstance(by_host, Timing), by_host
+    assert by_device.error_norm == pytest.approx(by_host.error_norm, rel=1e-9)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_one_mistake_among_ten_million_elements_is_refused(cuda: CudaRunner, careful: Kernel, mistake: str) -> None:
+    task = task_of(careful, cuda, MANY)
+    ran = cuda.run(task, artifact_of(cuda, task, mistake), Effort(timeout_s=60.0))
+    assert cuda.checked_by == "device"
+    assert isinstance(ran, Failure), ran
+    assert ran.outcome is Outcome.WRONG_RESULT
+    assert MISTAKES[mistake] in ran.detail
+    following = cuda.run(task, artifact_of(cuda, task), Effort(samples=1, timeout_s=60.0))
+    assert isinstance(following, Timing), following
+
+
+def test_a_candidate_with_large_arrays_costs_little_more_than_its_launches(cuda: CudaRunner, careful: Kernel) -> None:
+    """Copying and comparing its 128 MB on the host would take a second."""
+    task = task_of(careful, cuda, 1 << 24)
+    artifact, took_s = artifact_of(cuda, task), []
+    for _ in range(6):
+        began_s = time.perf_counter()
+        assert isinstance(cuda.run(task, artifact, Effort(timeout_s=60.0)), Timing)
+        took_s.append(time.perf_counter() - began_s)
+    assert min(took_s) < 0.05
 
 
 def test_clocks_are_read_and_left_alone(cuda: CudaRunner, tmp_path: Path) -> None:

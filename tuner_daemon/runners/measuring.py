@@ -52,6 +52,7 @@ class WorkerRunner:
         self._references: OrderedDict[str, Artifact | None] = OrderedDict()
         self._prepared: set[str] = set()
         self._clocks: ClockReader = NoClocks()
+        self.checked_by = ""  # "device" or "host", once a candidate has been run
 
     @property
     def device(self) -> DeviceInfo:
@@ -181,7 +182,7 @@ class WorkerRunner:
         if key in self._prepared:
             return
         try:
-            reply = child.request("prepare", timeout_s=REFERENCE_TIMEOUT_S, problem=problem)
+            reply = child.request("prepare", timeout_s=REFERENCE_TIMEOUT_S, problem=problem, checks=self._checks())
         except ChildFailedError as error:
             self._discard()
             raise KernelError(f"cannot be run: {error.detail}", key="reference") from error
@@ -189,7 +190,12 @@ class WorkerRunner:
             if reply["fatal"]:
                 self._discard()
             raise KernelError(f"cannot be run: {reply['error']}", key="reference")
+        self.checked_by = reply["checked_by"]
         self._prepared.add(key)
+
+    def _checks(self) -> str | None:
+        """Path of the worker's own kernels, for devices that can compare by themselves."""
+        return None
 
     def _started(self) -> Child:
         if self._child is None:

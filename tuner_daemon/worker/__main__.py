@@ -3,12 +3,14 @@
 JSON lines over two dedicated pipes, so that a candidate which prints cannot disturb them. Requests::
 
     {"id": 1, "op": "hello"}                                              -> fields of a DeviceInfo, after the canary
-    {"id": 2, "op": "prepare", "problem": {…}}                            -> {"sets": 6} or {"error": …, "fatal": …}
+    {"id": 2, "op": "prepare", "problem": {…}, "checks": "….cubin"}       -> {"sets": 6, "checked_by": "device"}
     {"id": 3, "op": "run", "candidate": {…}, "effort": {…}}               -> a timing or a failure
     {"id": 4, "op": "race", "candidates": […], "blocks": 30, "seconds": 60} -> {"results": […]} or {"culprit": …}
 
-A reply is ``{"id": …, "reply": {…}}``; before it come notes, ``{"id": …, "candidate": 0, "stage": "timing"}``, which
-tell whom to blame if there never is a reply. After a reply that says ``fatal`` the child is of no more use.
+``checks`` is checks.cu, built for the device, or null: then this process compares, and every array moves to it.
+A reply is ``{"id": …, "reply": {…}}``, where ``{"error": …, "fatal": …}`` says what went wrong; before it come notes,
+``{"id": …, "candidate": 0, "stage": "timing"}``, which tell whom to blame if there never is a reply. After a reply
+that says ``fatal`` the child is of no more use.
 The child ends when its request pipe is closed: no child outlives its parent, whatever a candidate is doing.
 """
 
@@ -23,10 +25,13 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tuner_daemon.worker import harness
-from tuner_daemon.worker.device import BrokenError, Device, NoMemoryError
+from tuner_daemon.worker.device import BrokenError, Device, NoMemoryError, RefusedError
+from tuner_daemon.worker.device_checks import DeviceChecks
 from tuner_daemon.worker.messages import parse_candidate, parse_problem
 from tuner_daemon.worker.workspace import ReferenceFailedError, Workspaces
 
@@ -58,7 +63,9 @@ class Worker:
             self._device.canary()
             return self._device.describe()
         if request["op"] == "prepare":
-            return {"sets": len(self._workspaces.of(parse_problem(request["problem"])).sets)}
+            self._use_checks(request.get("checks"))
+            sets = self._workspaces.of(parse_problem(request["problem"])).sets
+            return {"sets": len(sets), "checked_by": "device" if self._workspaces.checks else "host"}
         if request["op"] == "run":
             candidate = parse_candidate(request["candidate"])
             return harness.run(self._workspaces, self._device, candidate, request["effort"], note)
@@ -67,6 +74,12 @@ class Worker:
             race = harness.Race(self._workspaces, self._device, candidates, note)
             return race.run(request["blocks"], request["seconds"])
         return {"error": f"unknown request {request['op']}", "fatal": True}
+
+    def _use_checks(self, binary: str | None) -> None:
+        """A device that cannot compare by itself is compared for."""
+        if binary is not None and self._workspaces.checks is None:
+            with suppress(RefusedError):
+                self._workspaces.checks = DeviceChecks(self._device, Path(binary))
 
     def _send(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._pid:

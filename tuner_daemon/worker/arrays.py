@@ -8,6 +8,8 @@ or in unsigned types. ``arange``, ``zeros`` and .npy files are the same in every
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ _NAMES = {
 }
 _STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
 DISTRIBUTIONS = ("normal", "uniform")
+_PART = 1 << 20  # elements from one generator
+_MOST_THREADS = 16
 
 
 def canonical(dtype: str) -> str:
@@ -88,8 +92,7 @@ def make(array: Array, seed: int, distribution: str, position: int) -> HostArray
     if array.fill == "arange":
         return _from_numbers(np.arange(int(np.prod(array.shape, dtype=np.int64))).reshape(array.shape), array.dtype)
     if array.fill in DISTRIBUTIONS:
-        rng = np.random.default_rng([seed, position])
-        return _random(array, distribution, rng)
+        return _random(array, distribution, (seed, position))
     return load(Path(array.fill), array)
 
 
@@ -103,24 +106,46 @@ def load(path: Path, array: Array) -> HostArray:
     return _from_numbers(values, array.dtype)
 
 
-def _random(array: Array, distribution: str, rng: np.random.Generator) -> HostArray:
+def _random(array: Array, distribution: str, seed: Sequence[int]) -> HostArray:
     if not is_floating(array.dtype):
-        return _random_integers(array, distribution, rng)
+        return _random_integers(array, distribution, np.random.default_rng(seed))
     dtype = storage(array.dtype)
     if dtype.kind == "c":
-        real, imaginary = (_random_floats(array, distribution, rng) for _ in range(2))
+        real, imaginary = (_random_floats(array, distribution, (*seed, part)) for part in range(2))
         return (real + 1j * imaginary).astype(dtype)
-    return _from_numbers(_random_floats(array, distribution, rng), array.dtype)
+    return _from_numbers(_random_floats(array, distribution, seed), array.dtype)
 
 
-def _random_floats(array: Array, distribution: str, rng: np.random.Generator) -> HostArray:
+def _random_floats(array: Array, distribution: str, seed: Sequence[int]) -> HostArray:
+    """Every part has a generator of its own, so that it does not matter how many threads fill them."""
     wide = np.float64 if storage(array.dtype) in (np.float64, np.complex128) else np.float32
-    if array.fill == "uniform":
-        values = rng.random(array.shape, dtype=wide)
-        return values if distribution == "uniform" else values * values
-    if distribution == "normal":
-        return rng.standard_normal(array.shape, dtype=wide)
-    return rng.random(array.shape, dtype=wide) * wide(2) - wide(1)
+    values = np.empty(array.shape, wide)
+    flat = values.reshape(-1)
+    parts = [flat[start : start + _PART] for start in range(0, flat.size, _PART)]
+
+    def fill(number: int) -> None:
+        _fill_part(parts[number], array.fill, distribution, np.random.default_rng([*seed, number]))
+
+    if len(parts) < 2:
+        fill(0)
+        return values
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(parts), _MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+        list(pool.map(fill, range(len(parts))))
+    return values
+
+
+def _fill_part(part: HostArray, fill: str, distribution: str, rng: np.random.Generator) -> None:
+    if fill == "normal" and distribution == "normal":
+        rng.standard_normal(dtype=part.dtype.type, out=part)
+        return
+    rng.random(dtype=part.dtype.type, out=part)
+    if fill == "normal":
+        part *= 2
+        part -= 1
+    elif distribution == "normal":
+        part *= part
 
 
 def _random_integers(array: Array, distribution: str, rng: np.random.Generator) -> HostArray:
@@ -135,4 +160,4 @@ def _random_integers(array: Array, distribution: str, rng: np.random.Generator) 
 def _from_numbers(values: HostArray, dtype: str) -> HostArray:
     if canonical(dtype) == "bfloat16":
         return to_bfloat16(values.astype(np.float32))
-    return np.ascontiguousarray(values.astype(storage(dtype)))
+    return np.ascontiguousarray(values.astype(storage(dtype), copy=False))

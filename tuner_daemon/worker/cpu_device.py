@@ -74,8 +74,15 @@ class CpuBuffer:
         for offset in (0, end):
             _fence(int(whole.ctypes.data) + offset)
 
+    @property
+    def guard_bytes(self) -> tuple[int, int]:
+        return self._before.size, self._after.size
+
     def write(self, data: Bytes) -> None:
         self.payload[:] = data
+
+    def copy(self, other: Buffer) -> None:
+        self.payload[:] = other.read()
 
     def fill(self, byte: int) -> None:
         self.payload.fill(byte)
@@ -179,8 +186,9 @@ class CpuDevice:
     def load(self, program: Program) -> CpuLoaded:
         return CpuLoaded(program)
 
-    def launch(self, call: Any) -> None:
-        call.function(*call.arguments)
+    def launch(self, *calls: Any) -> None:
+        for call in calls:
+            call.function(*call.arguments)
 
     def time(self, calls: Sequence[Any], *, cold: bool) -> float:
         if cold:

@@ -26,9 +26,12 @@ from tuner_daemon.worker.device import (
 )
 from tuner_daemon.worker.messages import Program, Scalar
 from tuner_daemon.worker.occupancy import occupancy
+from tuner_daemon.worker.warmth import Warmth
 
 _LONGEST_FILL = 1 << 30  # bytes in one memset
 _LEAST_FLUSH_BYTES = 64 << 20
+_WARM_UP_S = 0.05
+_PAUSE_S = 0.1  # without a launch, after which the device is warmed up anew
 _LAUNCHES_PER_FLUSH = 8  # launches that the host can queue while the device writes the flush buffer once
 _SHARED_WITHOUT_OPT_IN = 48 << 10
 _FP32_LANES = {60: 64, 70: 64, 72: 64, 75: 64, 80: 64}  # per multiprocessor, by compute capability; others have 128
@@ -68,12 +71,17 @@ class CudaBuffer:
             raise NoMemoryError(f"no device memory for an array of {nbytes} bytes") from error
         self._start = int(self._memory)
         self.address = self._start + GUARD_BYTES
-        self._after_bytes = padded - nbytes + GUARD_BYTES
+        self.guard_bytes = (GUARD_BYTES, padded - nbytes + GUARD_BYTES)
         self.restore_guards()
 
     def write(self, data: Bytes) -> None:
         if self.nbytes:
             cuda.memcpy_htod(self.address, np.ascontiguousarray(data))
+
+    def copy(self, other: Buffer) -> None:
+        assert isinstance(other, CudaBuffer)
+        if self.nbytes:
+            cuda.memcpy_dtod(self.address, other.address, self.nbytes)
 
     def fill(self, byte: int) -> None:
         for offset in range(0, self.nbytes, _LONGEST_FILL):
@@ -83,11 +91,11 @@ class CudaBuffer:
         return _read(self.address, self.nbytes)
 
     def guards(self) -> tuple[Bytes, Bytes]:
-        return _read(self._start, GUARD_BYTES), _read(self.address + self.nbytes, self._after_bytes)
+        return _read(self._start, GUARD_BYTES), _read(self.address + self.nbytes, self.guard_bytes[1])
 
     def restore_guards(self) -> None:
         cuda.memset_d8(self._start, GUARD_PATTERN, GUARD_BYTES)
-        cuda.memset_d8(self.address + self.nbytes, GUARD_PATTERN, self._after_bytes)
+        cuda.memset_d8(self.address + self.nbytes, GUARD_PATTERN, self.guard_bytes[1])
 
 
 def _read(address: int, nbytes: int) -> Bytes:
@@ -192,7 +200,6 @@ class CudaDevice:
     """Makes a context on the device with this index. Raises BrokenError without a driver or such a device."""
 
     short_s = 20e-6
-    warm_up_s = 0.05
     fragile = False
 
     def __init__(self, index: int) -> None:
@@ -209,6 +216,11 @@ class CudaDevice:
         self._flush_bytes = int(max(2 * self._attributes["l2_bytes"], _LEAST_FLUSH_BYTES))
         self._flush = cuda.mem_alloc(self._flush_bytes)
         self._began, self._ended = cuda.Event(), cuda.Event()
+        self._warmth = Warmth(_WARM_UP_S, _PAUSE_S)
+
+    @property
+    def warm_up_s(self) -> float:
+        return self._warmth.left_s()
 
     def describe(self) -> dict[str, Any]:
         major, minor = self._device.compute_capability()
@@ -234,12 +246,15 @@ class CudaDevice:
     def load(self, program: Program) -> CudaLoaded:
         return CudaLoaded(program, self._attributes)
 
-    def launch(self, call: Any) -> None:
-        _enqueue(call)
+    def launch(self, *calls: Any) -> None:
+        self._warmth.begin()
+        for call in calls:
+            _enqueue(call)
         self._wait()
 
     def time(self, calls: Sequence[Any], *, cold: bool) -> float:
         """While the device writes the flush buffer, the host queues the launches: they run back to back."""
+        self._warmth.begin()
         if cold:
             for _ in range(1 + len(calls) // _LAUNCHES_PER_FLUSH):
                 cuda.memset_d8(self._flush, 0, self._flush_bytes)
@@ -271,6 +286,7 @@ class CudaDevice:
             cuda.Context.synchronize()
         except cuda.Error as error:
             raise BrokenError(str(error)) from error
+        self._warmth.end()
 
 
 def _enqueue(call: Any) -> None:

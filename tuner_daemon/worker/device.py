@@ -35,8 +35,17 @@ class Buffer(Protocol):
 
     nbytes: int
 
+    @property
+    def guard_bytes(self) -> tuple[int, int]:
+        """Sizes of the bands before and after, GUARD_BYTES or more each."""
+        ...
+
     def write(self, data: Bytes) -> None:
         """Copies (nbytes,) host bytes to the device."""
+        ...
+
+    def copy(self, other: Buffer) -> None:
+        """Copies the contents of a buffer of the same device and size."""
         ...
 
     def fill(self, byte: int) -> None: ...
@@ -46,7 +55,7 @@ class Buffer(Protocol):
         ...
 
     def guards(self) -> tuple[Bytes, Bytes]:
-        """The bands before and after, (GUARD_BYTES,) each."""
+        """The bands before and after, of ``guard_bytes``."""
         ...
 
     def restore_guards(self) -> None: ...
@@ -75,8 +84,12 @@ class Device(Protocol):
     """Raises RefusedError, BrokenError or NoMemoryError; a driver's own errors do not leave the implementation."""
 
     short_s: float  # launches shorter than this are timed in batches
-    warm_up_s: float  # time to spend on launches before the first sample
     fragile: bool  # a write out of bounds may have damaged this very process
+
+    @property
+    def warm_up_s(self) -> float:
+        """Time that is still to be spent on launches before the first sample."""
+        ...
 
     def describe(self) -> dict[str, Any]:
         """Fields of a DeviceInfo."""
@@ -90,8 +103,8 @@ class Device(Protocol):
         """Raises RefusedError with the reason: no such symbol, limits of the device exceeded, …"""
         ...
 
-    def launch(self, call: Call) -> None:
-        """Launches and waits."""
+    def launch(self, *calls: Call) -> None:
+        """Launches in order, and waits for all."""
         ...
 
     def time(self, calls: Sequence[Call], *, cold: bool) -> float:

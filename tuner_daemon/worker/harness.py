@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tuner_daemon.worker.checking import compare
+from tuner_daemon.worker.checking import describe, judge
 from tuner_daemon.worker.device import BrokenError, Call, Device, NoMemoryError, RefusedError
+from tuner_daemon.worker.kept import Kept
 from tuner_daemon.worker.messages import Candidate
 from tuner_daemon.worker.workspace import FEW_SETS, Slot, Workspace, Workspaces, fill_constants
 
@@ -27,6 +28,7 @@ Note = Callable[[int, str], None]
 """Called with the candidate's number and what is about to be done to it."""
 
 WARM_LAUNCHES = 3
+LONG_LAUNCH_S = 1e-3
 SLOW_LAUNCH_S = 0.25  # no use warming up for longer launches
 TIME_SHARE = 0.5  # of the time limit; sampling stops there with what it has
 RACE_TIME_SHARE = 0.8
@@ -53,7 +55,7 @@ class Trial:
         self._calls: dict[int, Call] = {}
         self._batch = 1
         self.error_norm = 0.0
-        self.first_launch_s = math.inf
+        self._checked_s: list[float] = []
         self.warm_median_s: float | None = None
         self._last: tuple[int, Slot] | None = None
         self._loaded = _on_device(lambda: device.load(candidate.program))
@@ -67,17 +69,18 @@ class Trial:
     def occupancy(self) -> float | None:
         return self._loaded.occupancy
 
+    @property
+    def first_launch_s(self) -> float:
+        """The shortest of the launches that were checked."""
+        return min(self._checked_s, default=math.inf)
+
     def check(self, number: int) -> None:
-        """Runs input set ``number`` and compares what it gave."""
+        """Runs input set ``number`` and compares what it gave, what it was given, and what lies around both."""
         index, slot = self._workspace.loaded(number)
         slot.reset()
         call = self._call(index)
-        began = time.perf_counter()
-        _on_device(lambda: self._device.launch(call))
-        self.first_launch_s = min(self.first_launch_s, time.perf_counter() - began)
+        self._checked_s.append(_on_device(lambda: self._device.time([call], cold=False)))
         self._verify(number, slot)
-        if number == 0:
-            self._verify_inputs(slot)
 
     def check_all(self, slow_s: float = math.inf) -> None:
         """Every input set; only the first few for a candidate whose launch takes longer than ``slow_s``."""
@@ -86,16 +89,17 @@ class Trial:
                 self.check(number)
 
     def warm_up(self) -> None:
-        """At least three launches and the device's warm-up time; their median is the warm time."""
-        times: list[float] = []
+        """At least three launches, and more until the device is warm; the median of the last is the warm time.
+        Of long launches, those that were checked count: what is in the caches makes little difference to them."""
+        times = list(self._checked_s) if self.first_launch_s > LONG_LAUNCH_S else []
         index, slot = self._workspace.loaded(0)
         slot.reset()
-        calls, began = [self._call(index)], time.perf_counter()
-        while len(times) < WARM_LAUNCHES or time.perf_counter() - began < self._device.warm_up_s:
+        calls = [self._call(index)]
+        while len(times) < WARM_LAUNCHES or self._device.warm_up_s > 0.0:
             times.append(_on_device(lambda: self._device.time(calls, cold=False)))
             if times[-1] > SLOW_LAUNCH_S:
                 break
-        self.warm_median_s = statistics.median(times[-WARM_LAUNCHES:] if len(times) > WARM_LAUNCHES else times)
+        self.warm_median_s = statistics.median(times[-WARM_LAUNCHES:])
         self._choose_batch(self.warm_median_s)
 
     def sample(self, number: int) -> float:
@@ -110,11 +114,9 @@ class Trial:
         return max(_on_device(lambda: self._device.time(calls, cold=True)), 1e-9)
 
     def check_last(self) -> None:
-        """The outputs of the last timed launch, and that no input has changed."""
+        """What the last timed launch left."""
         assert self._last is not None
-        number, slot = self._last
-        self._verify(number, slot)
-        self._verify_inputs(slot)
+        self._verify(*self._last)
 
     def check_floor(self, times_s: Sequence[float]) -> None:
         median_s = statistics.median(times_s)
@@ -137,20 +139,27 @@ class Trial:
             self._batch = min(LONGEST_BATCH, max(2, math.ceil(2 * self._device.short_s / max(launch_s, 1e-6))))
 
     def _verify(self, number: int, slot: Slot) -> None:
-        broken = slot.broken_guard()
+        broken = _on_device(slot.broken_guard)
         if broken:
             raise FailedError("wrong_result", f"wrote out of bounds of {broken}", fatal=self._device.fragile)
-        expected = self._workspace.sets[number % len(self._workspace.sets)].expected
-        for array in self._workspace.outputs:
-            verdict = compare(expected[array.name], slot.output(array), self._workspace.allowed)
-            if verdict.wrong:
-                raise FailedError("wrong_result", verdict.wrong, error_norm=verdict.error_norm)
-            self.error_norm = max(self.error_norm, verdict.error_norm)
-
-    def _verify_inputs(self, slot: Slot) -> None:
-        changed = slot.changed_input()
+        for expected in self._workspace.sets[number % len(self._workspace.sets)].expected.values():
+            self._verify_output(expected, slot)
+        changed = _on_device(slot.changed_input)
         if changed:
             raise FailedError("wrong_result", f"changed its input {changed}")
+
+    def _verify_output(self, expected: Kept, slot: Slot) -> None:
+        array, allowed = expected.array, self._workspace.allowed
+        verdict = judge(_on_device(lambda: expected.sums(slot.buffers[array.name])), array, allowed)
+        if not verdict.right:
+            words = describe(array, expected.values(), slot.output(array), verdict, allowed)
+            raise FailedError("wrong_result", words, error_norm=verdict.error_norm)
+        self.error_norm = max(self.error_norm, verdict.error_norm)
+
+    def verify_kept(self) -> None:
+        """That the candidate has not written, far out of bounds, over what it and all others are compared with."""
+        if not _on_device(self._workspace.intact):
+            raise FailedError("wrong_result", "wrote out of bounds, over what outputs are compared with", fatal=True)
 
 
 def _on_device(action: Callable[[], T]) -> T:
@@ -171,7 +180,7 @@ def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Ma
     try:
         note(0, "loading")
         trial = Trial(device, workspace, candidate)
-        return _measure(trial, effort, stop_at, note)
+        return _checked(trial, lambda: _measure(trial, effort, stop_at, note))
     except FailedError as failed:
         if not failed.fatal:
             workspace.heal()
@@ -179,6 +188,18 @@ def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Ma
     finally:
         if trial is not None:
             trial.close()
+
+
+def _checked(trial: Trial, action: Callable[[], T]) -> T:
+    """Whatever the candidate's end, it must have left the references alone."""
+    try:
+        done = action()
+    except FailedError as failed:
+        if not failed.fatal:
+            trial.verify_kept()
+        raise
+    trial.verify_kept()
+    return done
 
 
 def _measure(trial: Trial, effort: Mapping[str, Any], stop_at: float, note: Note) -> dict[str, Any]:
@@ -244,15 +265,16 @@ class Race:
         candidate = self._candidates[number]
         trial = Trial(self._device, self._workspaces.of(candidate.problem), candidate)
         self._trials[number], self._times_s[number] = trial, []
-        trial.check_all()
+        _checked(trial, trial.check_all)
         trial.warm_up()
 
     def _sample(self, block: int, number: int) -> None:
-        self._times_s[number].append(self._trials[number].sample(block))
+        trial = self._trials[number]
+        self._times_s[number].append(_checked(trial, lambda: trial.sample(block)))
 
     def _leave(self, number: int) -> None:
         trial = self._trials[number]
-        trial.check(0)
+        _checked(trial, lambda: trial.check(0))
         trial.check_floor(self._times_s[number])
         self.replies[number] = _timing(trial, self._times_s[number])
 

@@ -3,7 +3,8 @@
 Input sets: seeds 0, 1, 2 crossed with two distributions, six in all where the reference takes a few milliseconds;
 otherwise three, one for each seed, the distributions alternating. One set where no input is random.
 Constants are filled once, when a program is loaded, and so are the same in every set.
-Up to three sets lie on the device at a time, in slots that timing rotates through.
+Up to three sets lie on the device at a time, in slots that timing rotates through. What slots are filled from and
+compared with lies on the device as well, if it can compare by itself, up to half of its free memory.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner_daemon.worker import arrays
+from tuner_daemon.worker import arrays, kept
 from tuner_daemon.worker.arrays import HostArray
-from tuner_daemon.worker.checking import Expected, tolerance
-from tuner_daemon.worker.device import GUARD_PATTERN, Buffer, Bytes, Device, Loaded, NoMemoryError, RefusedError
+from tuner_daemon.worker.checking import tolerance
+from tuner_daemon.worker.device import Buffer, Device, Loaded, NoMemoryError, RefusedError
+from tuner_daemon.worker.kept import Checks, DeviceKept, HostKept, Kept, as_bytes
 from tuner_daemon.worker.messages import Argument, Array, Problem, Scalar
 
 SETS = ((0, "normal"), (1, "uniform"), (2, "normal"), (0, "uniform"), (1, "normal"), (2, "uniform"))
@@ -35,23 +37,23 @@ class ReferenceFailedError(Exception):
 
 @dataclass(frozen=True)
 class InputSet:
-    inputs: dict[str, HostArray]
-    expected: dict[str, Expected]
+    inputs: dict[str, Kept]
+    expected: dict[str, Kept]
 
 
 class Slot:
     """One buffer per array argument."""
 
-    def __init__(self, device: Device, problem: Problem) -> None:
-        self._arrays = problem.arrays
+    def __init__(self, device: Device, problem: Problem, checks: Checks | None = None) -> None:
+        self._arrays, self._checks = problem.arrays, checks
         self.buffers: dict[str, Buffer] = {a.name: device.allocate(arrays.nbytes(a)) for a in problem.arrays}
-        self.holds: dict[str, HostArray] | None = None
+        self.holds: dict[str, Kept] | None = None
 
-    def load(self, inputs: dict[str, HostArray]) -> None:
+    def load(self, inputs: dict[str, Kept]) -> None:
         """Writes what the slot does not hold yet."""
         if self.holds is not inputs:
-            for name, values in inputs.items():
-                self.buffers[name].write(as_bytes(values))
+            for name, contents in inputs.items():
+                contents.put(self.buffers[name])
             self.holds = inputs
 
     def reset(self) -> None:
@@ -60,31 +62,28 @@ class Slot:
             if array.kind == "output":
                 self.buffers[array.name].fill(arrays.poison_byte(array))
             elif array.kind == "inout" and self.holds is not None:
-                self.buffers[array.name].write(as_bytes(self.holds[array.name]))
+                self.holds[array.name].put(self.buffers[array.name])
 
     def passed(self, arguments: Sequence[Argument]) -> list[Buffer | Scalar]:
         """What a call takes, in order: constants are filled by symbol instead."""
         return [a if isinstance(a, Scalar) else self.buffers[a.name] for a in arguments if not is_constant(a)]
 
     def output(self, array: Array) -> HostArray:
-        return self.buffers[array.name].read().view(arrays.storage(array.dtype)).reshape(array.shape)
+        return kept.stored(self.buffers[array.name], array)
 
     def changed_input(self) -> str | None:
         """Name of an input whose contents are no longer those written."""
-        for array in self._arrays:
-            if array.kind == "input" and self.holds is not None:
-                written = as_bytes(self.holds[array.name])
-                if not np.array_equal(self.buffers[array.name].read(), written):
-                    return array.name
-        return None
+        if self.holds is None:
+            return None
+        names = [a.name for a in self._arrays if a.kind == "input"]
+        return kept.changed(self._checks, [self.holds[n] for n in names], [self.buffers[n] for n in names])
 
     def broken_guard(self) -> str | None:
         """Where a guard band was written to, in words."""
-        for array in self._arrays:
-            before, after = self.buffers[array.name].guards()
-            for band, where in ((before, "before the start"), (after, "past the end")):
-                if (band != GUARD_PATTERN).any():
-                    return f"{array.name}: {int((band != GUARD_PATTERN).sum())} bytes {where}"
+        broken = kept.broken_guards(self._checks, list(self.buffers.values()))
+        for name, (before, after) in zip(self.buffers, broken, strict=True):
+            if before or after:
+                return f"{name}: {before} bytes before the start" if before else f"{name}: {after} bytes past the end"
         return None
 
     def heal(self) -> None:
@@ -97,14 +96,14 @@ class Slot:
 class Workspace:
     """Raises ReferenceFailedError, NoMemoryError, and what the device raises for a reference program that breaks it."""
 
-    def __init__(self, device: Device, problem: Problem) -> None:
-        self.device, self.problem = device, problem
+    def __init__(self, device: Device, problem: Problem, checks: Checks | None = None) -> None:
+        self.device, self.problem, self.checks = device, problem, checks
         self.outputs = tuple(a for a in problem.arrays if a.written)
         self.allowed = tolerance(problem.arrays, problem.reduction_length, problem.tolerance)
-        self.slots = [Slot(device, problem)]
+        self.slots = [Slot(device, problem, checks)]
         self.sets = _Reference(self).sets()
         wanted = min(MAX_SLOTS, len(self.sets), self._fitting())
-        self.slots += [Slot(device, problem) for _ in range(wanted - 1)]
+        self.slots += [Slot(device, problem, checks) for _ in range(wanted - 1)]
 
     def loaded(self, number: int) -> tuple[int, Slot]:
         """The slot that holds input set ``number`` (counted round and round), and its index."""
@@ -117,6 +116,10 @@ class Workspace:
         for slot in self.slots:
             slot.heal()
 
+    def intact(self) -> bool:
+        """Whether what candidates are compared with is still what it was."""
+        return kept.intact(self.checks, [k for s in self.sets for k in (*s.inputs.values(), *s.expected.values())])
+
     def _fitting(self) -> int:
         total = max(1, sum(arrays.nbytes(a) for a in self.problem.arrays))
         return 1 + int(self.device.free_bytes() * MEMORY_SHARE) // total
@@ -127,7 +130,8 @@ class _Reference:
 
     def __init__(self, workspace: Workspace) -> None:
         self._device, self._problem = workspace.device, workspace.problem
-        self._slot, self._outputs = workspace.slots[0], workspace.outputs
+        self._slot, self._outputs, self._checks = workspace.slots[0], workspace.outputs, workspace.checks
+        self._left_bytes = int(self._device.free_bytes() * MEMORY_SHARE) if workspace.checks else 0
 
     def sets(self) -> list[InputSet]:
         random = any(arrays.is_random(a) for a in self._problem.arrays)
@@ -140,28 +144,39 @@ class _Reference:
             sets.append(self._set(*SETS[len(sets)]))
             if time.perf_counter() - began > CHEAP_SET_S:
                 wanted = min(wanted, FEW_SETS)
-        if not any(e.norm > 0.0 or not e.finite for s in sets for e in s.expected.values()):
+        if not any(self._says_something(k) for s in sets for k in s.expected.values()):
             raise ReferenceFailedError(
-                "the reference gives nothing but zeros: no output could be told from an empty one"
+                "the reference gives nothing but zeros, or nothing finite: no output could be told from an empty one"
             )
         return sets
+
+    def _says_something(self, expected: Kept) -> bool:
+        return expected.sums(self._slot.buffers[expected.array.name]).reference_square > 0.0
 
     def _set(self, seed: int, distribution: str) -> InputSet:
         try:
             inputs = {
-                a.name: arrays.make(a, *(SETS[0] if is_constant(a) else (seed, distribution)), position)
+                a.name: self._keep(a, arrays.make(a, *(SETS[0] if is_constant(a) else (seed, distribution)), position))
                 for position, a in enumerate(self._problem.arrays)
                 if a.read
             }
             if self._problem.reference is None:
-                values = {a.name: arrays.load(self._problem.stored[a.name], a) for a in self._outputs}
-            else:
-                values = self._computed(inputs)
+                stored = {a.name: arrays.load(self._problem.stored[a.name], a) for a in self._outputs}
+                return InputSet(inputs, {a.name: self._keep(a, stored[a.name]) for a in self._outputs})
+            return InputSet(inputs, self._computed(inputs))
         except (OSError, ValueError, KeyError, RefusedError) as error:
             raise ReferenceFailedError(str(error)) from error
-        return InputSet(inputs, {a.name: Expected.of(a, values[a.name]) for a in self._outputs})
 
-    def _computed(self, inputs: dict[str, HostArray]) -> dict[str, HostArray]:
+    def _keep(self, array: Array, contents: HostArray | Buffer) -> Kept:
+        """Constants stay on the host, from where every program is given its own."""
+        nbytes = arrays.nbytes(array)
+        if self._checks and nbytes <= self._left_bytes and not is_constant(array):
+            self._left_bytes -= nbytes
+            return DeviceKept(self._device, self._checks, array, contents)
+        values = contents if isinstance(contents, np.ndarray) else kept.stored(contents, array).copy()
+        return HostKept(array, values)
+
+    def _computed(self, inputs: dict[str, Kept]) -> dict[str, Kept]:
         assert self._problem.reference is not None
         self._slot.load(inputs)
         self._slot.reset()
@@ -176,7 +191,7 @@ class _Reference:
             raise ReferenceFailedError(
                 f"the reference wrote outside of {broken}" if broken else f"it changed {changed}"
             )
-        return {a.name: self._slot.output(a).copy() for a in self._outputs}
+        return {a.name: self._keep(a, self._slot.buffers[a.name]) for a in self._outputs}
 
 
 class Workspaces:
@@ -185,20 +200,26 @@ class Workspaces:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._kept: OrderedDict[str, Workspace] = OrderedDict()
+        self.checks: Checks | None = None
 
     def of(self, problem: Problem) -> Workspace:
-        if problem.key in self._kept:
-            self._kept.move_to_end(problem.key)
+        """Made anew if a candidate of another problem has written into it."""
+        if self._kept and next(reversed(self._kept)) == problem.key:
             return self._kept[problem.key]
+        if problem.key in self._kept:
+            if self._kept[problem.key].intact():
+                self._kept.move_to_end(problem.key)
+                return self._kept[problem.key]
+            del self._kept[problem.key]
         while len(self._kept) >= KEPT:
             self._kept.popitem(last=False)
         try:
-            workspace = Workspace(self._device, problem)
+            workspace = Workspace(self._device, problem, self.checks)
         except NoMemoryError:
             if not self._kept:
                 raise
             self._kept.clear()
-            workspace = Workspace(self._device, problem)
+            workspace = Workspace(self._device, problem, self.checks)
         self._kept[problem.key] = workspace
         return workspace
 
@@ -207,13 +228,9 @@ def is_constant(argument: Argument) -> bool:
     return isinstance(argument, Array) and argument.kind == "constant"
 
 
-def fill_constants(loaded: Loaded, problem: Problem, inputs: dict[str, HostArray]) -> None:
+def fill_constants(loaded: Loaded, problem: Problem, inputs: dict[str, Kept]) -> None:
     """Fills the program's constant symbols; a program that lacks one does without."""
 
     for argument in problem.arrays:
         if argument.kind == "constant":
-            loaded.set_constant(argument.name, as_bytes(inputs[argument.name]))
-
-
-def as_bytes(values: HostArray) -> Bytes:
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            loaded.set_constant(argument.name, as_bytes(inputs[argument.name].values()))

@@ -1,0 +1,81 @@
+"""How often a candidate is launched, and what for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.increment import increment_candidate
+from tuner_daemon.worker import harness
+from tuner_daemon.worker.cpu_device import CpuDevice
+from tuner_daemon.worker.warmth import Warmth
+from tuner_daemon.worker.workspace import Workspaces
+
+
+class CountingDevice(CpuDevice):
+    """Every launch takes ``launch_s``, says its clock."""
+
+    def __init__(self, launch_s: float) -> None:
+        super().__init__(0)
+        self.launch_s = launch_s
+        self.cold: list[bool] = []
+
+    def time(self, calls: Sequence[Any], *, cold: bool) -> float:
+        super().time(calls, cold=cold)
+        self.cold.append(cold)
+        return self.launch_s
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "drop_above_s", "warm", "cold"),
+    [
+        (1e-4, None, 1 + 3, 5),  # one input set is checked, three launches warm up
+        (1e-2, None, 3, 5),  # the launch that was checked is one of the three
+        (1.0, None, 1 + 1, 5),  # too slow to be launched again and again
+        (1e-2, 5e-3, 3, 1),  # slower than wanted: one sample
+        (1e-2, 1e-3, 1, 1),  # much slower: that one at once
+    ],
+)
+def test_a_candidate_is_launched_no_more_often_than_its_worth(
+    tmp_path: Path, launch_s: float, drop_above_s: float | None, warm: int, cold: int
+) -> None:
+    device = CountingDevice(launch_s)
+    effort = {"samples": 5, "drop_above_s": drop_above_s, "timeout_s": 60.0}
+    reply = harness.run(Workspaces(device), device, increment_candidate(tmp_path), effort, lambda *_: None)
+    assert reply["outcome"] == "ok", reply
+    assert (device.cold.count(False), device.cold.count(True)) == (warm, cold)
+    assert reply["times_s"] == [launch_s] * cold
+    assert reply["warm_median_s"] == (None if warm == 1 else launch_s)
+
+
+class TestWarmth:
+    """50 ms of work, and pauses of up to 100 ms."""
+
+    def warmth(self, times_s: Sequence[float]) -> Warmth:
+        ticks = iter(times_s)
+        return Warmth(0.05, 0.1, clock=lambda: next(ticks))
+
+    def test_a_device_that_has_not_worked_is_cold(self) -> None:
+        assert self.warmth([1.0]).left_s() == 0.05
+
+    def test_work_warms_it(self) -> None:
+        warmth = self.warmth([1.0, 1.02, 1.02, 1.03, 1.06, 1.06])
+        warmth.begin()
+        warmth.end()
+        assert warmth.left_s() == pytest.approx(0.03)
+        warmth.begin()
+        warmth.end()
+        assert warmth.left_s() == 0.0
+
+    def test_a_pause_cools_it(self) -> None:
+        warmth = self.warmth([1.0, 1.06, 1.15, 1.17, 1.17, 1.18, 1.18])
+        warmth.begin()
+        warmth.end()
+        assert warmth.left_s() == 0.0, "a short pause does not"
+        assert warmth.left_s() == 0.05
+        warmth.begin()
+        warmth.end()
+        assert warmth.left_s() == pytest.approx(0.04)
