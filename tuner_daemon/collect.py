@@ -13,13 +13,21 @@ from tuner_daemon.records.space import Config
 from tuner_daemon.records.task import Task
 
 BATCH = 16
-EFFORT = Effort(samples=5, timeout_s=30.0)
+SAMPLES = 5
 
 
 def collect(
-    task: Task, job: str, parts: Parts, n: int, seed: int, on_each: Callable[[Measurement], None] = lambda _: None
+    task: Task,
+    job: str,
+    parts: Parts,
+    n: int,
+    seed: int,
+    *,
+    timeout_s: float = 30.0,
+    on_each: Callable[[Measurement], None] = lambda _: None,
 ) -> int:
-    """Measures the baseline and n uniformly drawn configurations; returns how many were measured now.
+    """Measures the baseline and n uniformly drawn configurations; returns how many were measured now. A candidate that
+    takes longer than ``timeout_s`` to check and time is recorded as timed out.
 
     Rows already in the log under ``job`` are not measured again. The draw depends on the space and the seed alone, so
     that every problem of one kernel is measured on the same configurations, whose binaries are built once.
@@ -27,10 +35,10 @@ def collect(
     parts.log.remember(task.spec.kernel)
     done = {m.ran.config.key for m in parts.log.measurements(job)}
     wanted = [p for p in plan_of(task, n, seed) if p.config.key not in done]
-    bench = Bench(task, job, parts)
+    bench, effort = Bench(task, job, parts), Effort(SAMPLES, timeout_s=timeout_s)
     for begin in range(0, len(wanted), BATCH):
         batch = wanted[begin : begin + BATCH]
-        bench.measure(bench.start(batch), EFFORT, round_=0, baseline_median_s=None, on_each=on_each)
+        bench.measure(bench.start(batch), effort, round_=0, baseline_median_s=None, on_each=on_each)
     return len(wanted)
 
 

@@ -183,6 +183,25 @@ def log_compact(settings_file: SettingsFile = None) -> None:
     _log(settings_file).compact()
 
 
+@log_app.command("export")
+def log_export(
+    folder: Annotated[Path, typer.Argument(help="A new folder, or a log to add to")],
+    kernel: Annotated[str | None, typer.Option("--kernel", help="Only rows of this kernel.")] = None,
+    settings_file: SettingsFile = None,
+) -> None:
+    """Write the rows as a log of its own, without host names, device identities and paths."""
+    _print(f"{_log(settings_file).export(folder, kernel=kernel)} rows written to {folder}")
+
+
+@log_app.command("import")
+def log_import(
+    path: Annotated[Path, typer.Argument(help="Another log's folder, or a Parquet file with its columns")],
+    settings_file: SettingsFile = None,
+) -> None:
+    """Add the rows of another log that are not here yet."""
+    _print(f"{_log(settings_file).import_parts(path)} rows added")
+
+
 def _settings(file: Path | None) -> Settings:
     from tuner_daemon.settings import load_settings
 

@@ -207,5 +207,5 @@ def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> N
                 parts = workshop.parts_for(item.spec.device)
                 space = ParamSpace(item.spec.kernel, item.spec.problem)
                 task = Task(item.spec, space, parts.runner.device_for(item.spec))
-                n = collect(task, item.job, parts, item.count, item.seed)
+                n = collect(task, item.job, parts, item.count, item.seed, timeout_s=item.timeout_s)
             say(f"{item.job}: {n} measured now, {len(workshop.log.measurements(item.job))} in the log")

@@ -25,6 +25,7 @@ class TaskTable(Table):
     template: Name
     count: Annotated[int, Field(ge=1, le=100_000)]  # configurations per problem, drawn uniformly
     seed: Annotated[int, Field(ge=0)] = 0
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0  # for checking and timing one candidate
     problems: Annotated[list[dict[str, Scalar]], Field(min_length=1)]
     device: Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
@@ -43,6 +44,7 @@ class PlannedTask:
     spec: KernelSpec
     count: int
     seed: int
+    timeout_s: float
 
 
 def load_plan(path: Path, *, template_dirs: Sequence[Path], default_device: DeviceRequest) -> list[PlannedTask]:
@@ -61,7 +63,7 @@ def load_plan(path: Path, *, template_dirs: Sequence[Path], default_device: Devi
                     default_device=default_device,
                     default_budget=Budget(),
                 )
-                yield PlannedTask(_job(spec, table.seed), spec, table.count, table.seed)
+                yield PlannedTask(_job(spec, table.seed), spec, table.count, table.seed, table.timeout_s)
 
     return list(planned())
 
