@@ -37,7 +37,7 @@ def read() -> CpuInfo:
         name=name,
         uuid=_uuid(name, flags),
         arch=platform.machine(),
-        system=f"{platform.system()} {platform.release().partition("-")[0]}",
+        system=f"{platform.system()} {platform.release().partition('-')[0]}",
         libc=" ".join(platform.libc_ver()).strip(),
         attributes=_attributes(text, flags),
     )
