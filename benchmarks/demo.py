@@ -67,7 +67,7 @@ def main() -> int:
 
 def serve_demo(folder: Path, settings: Path) -> None:
     """Everything that happens while the daemon runs."""
-    first = write(folder / "first.toml", m=384, n=384, k=384, measurements=48)
+    first = write(folder / "first.toml", m=384, n=384, k=384, measurements=9)
     result, wall_s = submit(first, settings)
     show_result(result)
     expect(result["verdict"] == "faster", f"the verdict is {result['verdict']}, not faster")
@@ -85,7 +85,7 @@ def serve_demo(folder: Path, settings: Path) -> None:
     print(run("retrain", "--settings", str(settings)))
 
     say("5. another shape starts warm")
-    second = write(folder / "second.toml", m=320, n=512, k=256, measurements=24)
+    second = write(folder / "second.toml", m=320, n=512, k=256, measurements=17)
     warm, wall_s = submit(second, settings)
     show_result(warm)
     expect(warm["verdict"] == "faster", f"the verdict is {warm['verdict']}, not faster")

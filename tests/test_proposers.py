@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -188,7 +189,16 @@ def test_failures_alone_do_not_end_the_opening(policy: Policy) -> None:
     failures = [row for row in history_of(task, 600) if best_measured([row], 1) == []]
     proposals = MixedProposer(np.random.default_rng(0), policy=policy).propose(task, failures, 64)
     assert failures
-    assert {p.proposed_by for p in proposals} == {"policy", "uniform"}
+    assert {p.proposed_by for p in proposals} == {"policy"}
+
+
+def test_a_measured_baseline_alone_does_not_end_the_opening(policy: Policy) -> None:
+    task = tiled_task(kernel=large_kernel())
+    (row,) = history_of(task, 1)
+    baseline = replace(row, proposal=Proposal(row.ran.config, "baseline"))
+    proposer = MixedProposer(np.random.default_rng(0), policy=policy)
+    assert {p.proposed_by for p in proposer.propose(task, [baseline], 64)} == {"policy"}
+    assert "neighbour" in {p.proposed_by for p in proposer.propose(task, [row], 64)}
 
 
 def test_later_batches_draw_on_every_source(policy: Policy) -> None:

@@ -30,7 +30,10 @@ HELD_OUT_SHARE = 0.2
 MARGIN = 0.02
 """A challenger whose loss is larger by no more than this is not worse: two trainings on one log differ by as much."""
 
-RANKED = 16
+DRAWN = 4
+"""Proposals of the policy whose best counts: few, since a task has tens of held-out rows."""
+
+WORST_REGRET = 20.0
 
 
 class Store(Protocol):
@@ -84,13 +87,21 @@ class RetrainReport:
 
     def text(self) -> str:
         head = f"{'promoted' if self.promoted else 'not promoted'}: {self.reason} ({self.wall_s:.0f} s)"
-        lines = [
-            f"  {j.kernel} on {j.device}, {j.rows} held-out rows: rank correlation {j.rank_correlation:.2f}, "
-            f"best of 8 by the cost model {1 + j.regret_8:.2f}x the best, best of {RANKED} by the policy "
-            f"{j.policy.get(RANKED, math.nan):.2f}x (uniform {j.uniform[RANKED]:.2f}x)"
-            for j in self.judgements
-        ]
-        return "\n".join([head, *lines])
+        return "\n".join([head, *(self._line(kernel) for kernel in sorted({j.kernel for j in self.judgements}))])
+
+    def _line(self, kernel: str) -> str:
+        """Means over the kernel's tasks; times as multiples of the best held-out one."""
+        own = [j for j in self.judgements if j.kernel == kernel]
+        mean = {
+            "rank correlation": np.mean([j.rank_correlation for j in own]),
+            "first choice of the cost model": np.mean([1 + j.regret[1] for j in own]),
+            f"best of {DRAWN} by the policy": np.mean([j.policy.get(DRAWN, math.nan) for j in own]),
+            f"best of {DRAWN} drawn uniformly": np.mean([j.uniform[DRAWN] for j in own]),
+        }
+        rows = sum(j.rows for j in own)
+        return f"  {kernel}: {rows} held-out rows of {len(own)} tasks; " + ", ".join(
+            f"{k} {v:.2f}" for k, v in mean.items()
+        )
 
 
 def retrain(log: MeasurementLog, store: Store, settings: LearningSettings) -> RetrainReport:
@@ -156,10 +167,15 @@ def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def loss_of(judgements: Sequence[Judgement]) -> float:
-    """Mean over tasks: log ratio of the cost model's best of 8, plus the policy's best of 16. NaN without tasks."""
+    """Mean over tasks: log ratio to the best of the cost model's first 1, 2, 4 and 8 choices, on average, plus that of
+    the policy's best of 4. NaN without tasks."""
     if not judgements:
         return math.nan
-    each = [math.log1p(j.regret_8) + math.log(j.policy.get(RANKED, 1.0)) for j in judgements]
+    each = [
+        np.mean([math.log1p(min(regret, WORST_REGRET)) for regret in j.regret.values()])
+        + math.log(j.policy.get(DRAWN, 1.0))
+        for j in judgements
+    ]
     return float(np.mean(each))
 
 

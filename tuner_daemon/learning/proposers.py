@@ -154,9 +154,9 @@ class ExplorationProposer:
 class MixedProposer:
     """The pool that the cost model ranks.
 
-    Known kernel family: the policy's proposals first, so that the first batch is taken from them. Unknown: policy
-    and uniform in turn. Once something is measured, also neighbours of the best and a few explorations. The rest is
-    uniform, or evolutionary search where the space is too large to score whole; a small space is proposed whole.
+    Known kernel family: the first batch is taken from the policy's proposals. Unknown: from policy and uniform in
+    turn. Once something beyond the baseline is measured, also neighbours of the best and a few explorations. The rest
+    is uniform, or evolutionary search where the space is too large to score whole; a small space is proposed whole.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class MixedProposer:
         self._evolution = EvolutionProposer(cost_model, self._learned or self._uniform, rng) if cost_model else None
 
     def propose(self, task: Task, history: Sequence[Measurement], n: int) -> list[Proposal]:
-        sources = (self._middle if best_measured(history, 1) else self._opening)(task, history, n)
+        tried = [row for row in history if row.proposal.proposed_by != "baseline"]
+        sources = (self._middle if best_measured(tried, 1) else self._opening)(task, history, n)
         pool = {proposal.config: proposal for proposal in reversed(sources)}
         ordered = [pool[config] for config in dict.fromkeys(proposal.config for proposal in sources)]
         if task.space.size <= SCORE_WHOLE:
@@ -189,8 +190,7 @@ class MixedProposer:
             source = self._filling if self._known(task) else self._uniform.propose
             return source(task, history, n)
         if self._known(task):
-            learned = self._learned.propose(task, history, n * 3 // 4)
-            return learned + self._filling(task, history, n - len(learned))
+            return self._learned.propose(task, history, n) or self._filling(task, history, n)
         learned = self._learned.propose(task, history, n // 2)
         uniform = self._uniform.propose(task, history, n - len(learned))
         return _interleave([learned, uniform])

@@ -30,7 +30,8 @@ POLICY_ROWS = 1000
 """Rows per task that the critics are trained on, at most; the actor sees as many of the upper part."""
 
 DRAWS = 25
-BEST_OF = (8, 16, 64)
+BEST_OF = (4, 8, 16, 64)
+TOP = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Trained:
 class Judgement:
     """Figures of one task. Ratios: best time found over the best time known, at least 1.
 
-    ``regret_8``: relative loss of measuring only the eight that the prior ranks first; ``policy``, ``uniform``: N ->
+    ``regret``: k -> relative loss of measuring only the k that the prior ranks first; ``policy``, ``uniform``: N ->
     geometric mean ratio of the best of N rows drawn by the policy's likelihood, and uniformly.
     """
 
@@ -64,7 +65,7 @@ class Judgement:
     rows: int
     known: bool  # another task of the same kernel was trained on
     rank_correlation: float
-    regret_8: float
+    regret: Mapping[int, float]
     policy: Mapping[int, float]
     uniform: Mapping[int, float]
 
@@ -124,7 +125,7 @@ def judge(task: TaskRows, prior: Prior, policy: Policy | None, *, seed: int) -> 
         rows=len(task),
         known=task.kernel.name in prior.groups,
         rank_correlation=rank_correlation(predicted[measured], task.log_s[measured]),
-        regret_8=top_k_regret(predicted, task.log_s, 8),
+        regret={k: top_k_regret(predicted, task.log_s, k) for k in TOP},
         policy={} if likelihood is None else {n: best_of(task.log_s, n, likelihood, rng) for n in BEST_OF},
         uniform={n: best_of(task.log_s, n, np.zeros(len(task)), rng) for n in BEST_OF},
     )

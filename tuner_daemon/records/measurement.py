@@ -52,7 +52,7 @@ class Timing:
     times_s: tuple[float, ...]  # cold cache; never empty
     warm_median_s: float | None
     error_norm: float  # ||out - ref|| / ||ref||, the worst over the checks
-    clocks: Clocks = Clocks()
+    clocks: Clocks = field(default_factory=Clocks)
     occupancy: float | None = None  # active warps per SM over the limit
     outcome: Outcome = Outcome.OK
 
@@ -73,7 +73,7 @@ class Failure:
     outcome: Outcome
     detail: str  # one or a few lines that a person understands
     error_norm: float | None = None
-    clocks: Clocks = Clocks()
+    clocks: Clocks = field(default_factory=Clocks)
     build_s: float | None = None
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tuner_daemon.records.device import Clocks, DeviceInfo
-from tuner_daemon.records.kernel import Value
 from tuner_daemon.records.space import Config
 from tuner_daemon.records.spec import KernelSpec
 
