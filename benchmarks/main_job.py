@@ -1,7 +1,9 @@
 """Both families through the daemon on a real device: ``python -m benchmarks.main_job --kind cuda``.
 
 Prints, for each spec: verdict, best against baseline, verification error, configurations measured per minute, the share
-of wall time in which the device was running candidates; then candidates built per second with a cold cache.
+of wall time in which candidates were being checked and timed, and on a GPU the share in which it executed kernels (the
+driver's own figure, sampled five times a second); then candidates built per second with a cold cache. With
+``--retrain``, models are then trained from what was measured, and other shapes are tuned with them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +37,10 @@ PROBLEMS: dict[str, list[tuple[str, dict[str, int]]]] = {
         ("softmax", {"rows": 512, "cols": 1000}),
     ],
 }
+WARM: dict[str, list[tuple[str, dict[str, int]]]] = {
+    "cuda": [("matmul", {"m": 2048, "n": 2048, "k": 2048}), ("softmax", {"rows": 16384, "cols": 1000})],
+    "cpu": [("matmul", {"m": 320, "n": 512, "k": 256}), ("softmax", {"rows": 300, "cols": 2000})],
+}
 
 
 def main() -> int:
@@ -43,6 +50,10 @@ def main() -> int:
         settings = write_settings(state, options.kind)
         with daemon(settings):
             answers = [tune(state, settings, options, *problem) for problem in PROBLEMS[options.kind]]
+            if options.retrain:
+                subprocess.run([*TUNERD, "retrain", "--settings", str(settings)], check=True)
+                options.measurements = options.warm_measurements
+                answers += [tune(state, settings, options, *problem) for problem in WARM[options.kind]]
     print(table(answers))
     built, wall_s = build_speed(options.kind, options.builds)
     print(
@@ -60,6 +71,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--measurements", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--builds", type=int, default=128, help="candidates for the build-speed figure")
+    parser.add_argument("--retrain", action="store_true", help="then retrain and tune other shapes")
+    parser.add_argument("--warm-measurements", type=int, default=16, help="budget of those")
     parser.add_argument("--state", type=Path, help="keep the daemon's folders here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="write everything here, too")
     return parser.parse_args()
@@ -94,18 +107,36 @@ def tune(
     )
     began_s = time.monotonic()
     command = [*TUNERD, "submit", str(spec), "--wait", "--json", "--settings", str(settings)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    with gpu_utilisation() as samples:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     answer: dict[str, Any] = json.loads(done.stdout)
-    return {**answer, "spec": spec.name, "wall_s": time.monotonic() - began_s}
+    busy = float(np.mean(samples)) / 100 if samples else None
+    return {**answer, "spec": spec.name, "wall_s": time.monotonic() - began_s, "gpu_busy": busy}
+
+
+@contextmanager
+def gpu_utilisation() -> Iterator[list[float]]:
+    """Per cent of time in which the first GPU executed a kernel, in samples taken while the body runs; none without."""
+    samples: list[float] = []
+    if shutil.which("nvidia-smi") is None:
+        yield samples
+        return
+    query = ["nvidia-smi", "-i", "0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
+    with subprocess.Popen(query, stdout=subprocess.PIPE, text=True) as reader:
+        yield samples
+        reader.terminate()
+        samples += [float(line) for line in reader.stdout or () if line.strip().isdigit()]
 
 
 def table(answers: list[dict[str, Any]]) -> str:
-    names = "spec, verdict, best, baseline, speed-up (95 %), error, measured (ok), per minute, device busy, proposer"
+    names = (
+        "spec, verdict, best, baseline, speed-up (95 %), error, measured (ok), per minute, running, GPU busy, proposer"
+    )
     columns = names.split(", ")
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for answer in answers:
         if "result" not in answer:
-            lines.append(f"| {answer['spec']} | {answer['reason']} |" + " |" * 8)
+            lines.append(f"| {answer['spec']} | {answer['reason']} |" + " |" * (len(columns) - 2))
             continue
         result = answer["result"]
         best, baseline, wall_s = result["best"], result["baseline"], result["wall_s"]
@@ -115,7 +146,7 @@ def table(answers: list[dict[str, Any]]) -> str:
             f"| {best['speedup']:.2f} ({best['speedup_ci'][0]:.2f} to {best['speedup_ci'][1]:.2f}) "
             f"| {best['error_norm']:.1e} | {result['measured']} ({result['outcomes'].get('ok', 0)}) "
             f"| {60 * result['measured'] / wall_s['total']:.0f} | {wall_s['run'] / wall_s['total']:.0%} "
-            f"| {best['proposed_by']} |"
+            f"| {'' if answer['gpu_busy'] is None else format(answer['gpu_busy'], '.0%')} | {best['proposed_by']} |"
         )
     return "\n".join(lines)
 
