@@ -48,24 +48,31 @@ def progress_bar() -> Iterator[Callable[[State], None]]:
 def show_result(result: Mapping[str, Any], *, known: bool = False) -> None:
     """A result.json as a person reads it."""
     best, baseline = result["best"], result["baseline"]
-    console = Console()
     head = f"{result['kernel']['name']} on {result['device']['name']}: {result['verdict']}"
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in result["outcomes"].items())
+    error = "not measured" if best["error_norm"] is None else f"{best['error_norm']:.1e}"
+    lines = [
+        f"proposed by {best['proposed_by'] or '?'}; verified, relative error {error}",
+        f"{result['measured']} measured of {result['space_size']} valid configurations ({outcomes})",
+        ", ".join(f"{name} {spent:.1f} s" for name, spent in result["wall_s"].items()),
+        f"models: {', '.join(sorted(set(result['models'].values()) - {''})) or 'none'}",
+        *(f"note: {note}" for note in result.get("notes", ())),
+    ]
+    console = Console()
     console.print(Text(head + (" (known already; nothing was measured)" if known else ""), style="bold"))
-    console.print(Text(f"  {result['reason']}"))
+    console.print(Text(f"  {result['reason']}"), soft_wrap=True)
+    console.print(_comparison(best, baseline))
+    for line in lines:
+        console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def _comparison(best: Mapping[str, Any], baseline: Mapping[str, Any]) -> Table:
     table = Table("", "median", "95 % interval", "speed-up", "configuration")
     for name, row in (("best", best), ("baseline", baseline)):
         low, high = row["ci_s"]
-        gain = f"{row['speedup']:.2f}x" if "speedup" in row else "1.00x"
+        gain = f"{row.get('speedup', 1.0):.2f}x"
         table.add_row(name, seconds(row["median_s"]), f"{seconds(low)} to {seconds(high)}", gain, config(row["config"]))
-    console.print(table)
-    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in result["outcomes"].items())
-    console.print(Text(f"  proposed by: {best.get('proposed_by') or '?'}; verified: error {best['error_norm']:.1e}"))
-    console.print(Text(f"  {result['measured']} measured of {result['space_size']} valid ({outcomes})"))
-    console.print(Text("  " + ", ".join(f"{name} {spent:.1f} s" for name, spent in result["wall_s"].items())))
-    models = ", ".join(f"{kind} {version}" for kind, version in result["models"].items() if version)
-    console.print(Text(f"  models: {models or 'none'}"))
-    for note in result.get("notes", ()):
-        console.print(Text(f"  note: {note}"))
+    return table
 
 
 def show_status(facts: Mapping[str, Any]) -> None:
