@@ -30,6 +30,7 @@ from tuner_daemon.session import Progress
 class Item:
     name: str
     path: Path
+    mtime_ns: int = 0
 
 
 @dataclass
@@ -157,6 +158,20 @@ def test_the_most_urgent_spec_is_served_first_and_equals_in_order() -> None:
     while daemon.serve_one():
         pass
     assert engine.served == ["b", "a", "c"]
+
+
+def test_a_waiting_spec_is_read_for_its_priority_once() -> None:
+    spool, read = ListSpool([f"s{i}" for i in range(20)]), list[str]()
+
+    def priority_of(path: Path) -> int:
+        read.append(path.name)
+        return 0
+
+    daemon, _, _ = make(spool, ScriptedEngine(), priority_of=priority_of)
+    while daemon.serve_one():
+        pass
+    assert len(spool.done) == 20
+    assert sorted(read) == sorted(set(read))
 
 
 def test_a_spec_that_vanishes_between_scan_and_claim_is_no_error() -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.test_bad_specs import FILES, TEXTS
+
 TUNERD = [sys.executable, "-m", "tuner_daemon.cli"]
 
 KERNEL_TOML = """name = "scale"
@@ -96,6 +98,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         f'state_dir = "{state}"\nallow_cpu_kernels = true\n[device]\nkind = "cpu"\n[search]\nfinal_blocks = 12\n'
     )
     process = subprocess.Popen([*TUNERD, "serve", "--settings", str(settings)], stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 30
+    while not (state / "status.json").exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
     yield Service(process, state, settings)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
@@ -156,6 +162,43 @@ def test_a_bad_spec_ends_in_failed_with_file_key_and_remedy(service: Service, tm
     assert "problem" in reason
     failed = service.state / "spool" / "failed"
     assert any(path.name.endswith(".reason.txt") for path in failed.iterdir())
+
+
+def test_every_bad_spec_of_the_corpus_ends_in_failed_with_a_reason_and_the_next_one_is_served(
+    service: Service, tmp_path: Path
+) -> None:
+    spool = service.state / "spool"
+    dropped = list(drop_corpus(spool / "incoming"))
+    assert len(dropped) >= 80
+    deadline_s = time.monotonic() + 60
+    while missing := [name for name in dropped if not (spool / "failed" / f"{name}.reason.txt").exists()]:
+        assert time.monotonic() < deadline_s, missing
+        time.sleep(0.1)
+    for name in dropped:
+        reason = (spool / "failed" / f"{name}.reason.txt").read_text()
+        assert len(reason.split()) >= 3, (name, reason)
+        assert "Traceback" not in reason
+        assert os.path.lexists(spool / "failed" / name)
+    good = service.submit(job(tmp_path / "good", n=4004, seconds=30))
+    assert good["result"]["verdict"] == "faster"
+
+
+def drop_corpus(incoming: Path) -> Iterator[str]:
+    """Renames every bad spec of the corpus in; the names they got."""
+    for number, (content, _) in enumerate(TEXTS.values()):
+        hidden = incoming / f".text-{number}.toml"
+        hidden.write_bytes(content)
+        hidden.rename(incoming / f"text-{number}.toml")
+        yield f"text-{number}.toml"
+    for number, (kind, (make, _)) in enumerate(FILES.items()):
+        hidden = incoming / f".file-{number}"
+        hidden.mkdir()
+        make(hidden / "spec.toml")
+        whole = "kernel" in kind or "constraint" in kind  # these need what lies beside the spec
+        name = f"file-{number}" if whole else f"file-{number}.toml"
+        if os.path.lexists(hidden / "spec.toml"):
+            (hidden if whole else hidden / "spec.toml").rename(incoming / name)
+            yield name
 
 
 def test_a_spec_dropped_by_rename_starts_within_a_second(service: Service, tmp_path: Path) -> None:

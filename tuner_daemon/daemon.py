@@ -38,6 +38,9 @@ class Entry(Protocol):
     @property
     def path(self) -> Path: ...
 
+    @property
+    def mtime_ns(self) -> int: ...
+
 
 class Claim(Protocol):
     """A spec that this daemon works on."""
@@ -85,6 +88,7 @@ class Daemon:
     stop: threading.Event = field(default_factory=threading.Event)
     reload: threading.Event = field(default_factory=threading.Event)
     wake: threading.Event = field(default_factory=threading.Event)
+    _priorities: dict[tuple[str, int], int] = field(default_factory=dict)  # of waiting specs, by name and mtime
     _pending: list[Callable[[], None]] = field(default_factory=list)
 
     def serve(self) -> None:
@@ -119,13 +123,22 @@ class Daemon:
         waiting = self.spool.scan()
         if not waiting:
             return False
-        urgent = max(waiting, key=lambda entry: self.priority_of(entry.path)) if len(waiting) > 1 else waiting[0]
-        claimed = self.spool.claim(urgent)
+        claimed = self.spool.claim(self._most_urgent(waiting))
         if claimed is None:  # somebody took it away between the scan and now
             return True
         self._serve(claimed)
         self._idle()
         return True
+
+    def _most_urgent(self, waiting: Sequence[Entry]) -> Entry:
+        """The first of the highest priority. A waiting spec is read for it once, not every turn."""
+        if len(waiting) == 1:
+            return waiting[0]
+        known, self._priorities = self._priorities, {}
+        for entry in waiting:
+            version = (entry.name, entry.mtime_ns)
+            self._priorities[version] = known[version] if version in known else self.priority_of(entry.path)
+        return max(waiting, key=lambda entry: self._priorities[entry.name, entry.mtime_ns])
 
     def _serve(self, claimed: Claim) -> None:
         began_s = time.monotonic()
