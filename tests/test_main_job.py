@@ -21,6 +21,7 @@ import pytest
 
 from tests.test_bad_specs import FILES, TEXTS
 
+SEED = Path(__file__).parent.parent / "datasets" / "seed"
 TUNERD = [sys.executable, "-m", "tuner_daemon.cli"]
 
 KERNEL_TOML = """name = "scale"
@@ -95,8 +96,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     state = tmp_path_factory.mktemp("state")
     settings = state / "tunerd.toml"
     settings.write_text(
-        f'state_dir = "{state}"\nallow_cpu_kernels = true\n[device]\nkind = "cpu"\n[search]\nfinal_blocks = 12\n'
+        f'state_dir = "{state}"\nallow_cpu_kernels = true\nseed_logs = ["{SEED}"]\n[device]\nkind = "cpu"\n'
+        "[search]\nfinal_blocks = 12\n[retrain]\npolicy_steps = 60\n"
     )
+    subprocess.run([*TUNERD, "retrain", "--settings", str(settings)], check=True, stdout=subprocess.DEVNULL)
     process = subprocess.Popen([*TUNERD, "serve", "--settings", str(settings)], stderr=subprocess.DEVNULL)
     deadline_s = time.monotonic() + 30
     while not (state / "status.json").exists():
@@ -129,6 +132,7 @@ def test_a_dropped_spec_gets_a_verified_winner_and_the_log_grows(service: Servic
     assert result["best"]["speedup"] > 4
     assert result["best"]["error_norm"] < 1e-6
     assert result["measured"] == 8
+    assert result["models"]["policy"] == result["models"]["cost_model"] != ""
     assert json.loads(service.call("log", "stats", "--json").stdout)["rows"] == before + 8
     folder = service.state / "spool" / "results" / answer["job"]
     names = {path.name for path in folder.iterdir()}
