@@ -135,7 +135,7 @@ def test_a_call_that_hangs_is_given_up_once_and_for_all(nvml: StandIn, caplog: p
     readings = [clocks.read() for _ in range(20)]
     assert time.monotonic() - began_s < 1.0
     assert readings == [Reading()] * 20
-    assert [record.message for record in caplog.records if "given up" in record.message].__len__() == 1
+    assert len([record for record in caplog.records if "given up" in record.message]) == 1
     nvml.unset("hang nvmlDeviceGetPowerUsage")  # lets the thread end
 
 
@@ -221,12 +221,12 @@ def test_a_device_that_waits_for_the_host_shows_no_clock_under_load(nvml: StandI
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [{"boot_id": "another"}, {"since_unix_s": time.time() - LONGEST_S - 1}, {"since_unix_s": time.time() + 1e6}],
+    ("boot", "age_s"), [("another", 0.0), ("", LONGEST_S + 1), ("", -1e6)], ids=["boot", "old", "future"]
 )
-def test_a_stale_lease_counts_as_none(nvml: StandIn, spoil: dict[str, object]) -> None:
+def test_a_stale_lease_counts_as_none(nvml: StandIn, boot: str, age_s: float) -> None:
     nvml.say(sm=str(HELD))
-    lease = replace(Lease.now("GPU-0", HELD), **spoil)  # type: ignore[arg-type]
+    lease = Lease.now("GPU-0", HELD)
+    lease = replace(lease, boot_id=boot or lease.boot_id, since_unix_s=lease.since_unix_s - age_s)
     with pytest.raises(ClockError, match="stale"):
         Keeper("lock", "GPU-0", NvmlClocks("GPU-0"), lambda _: lease).require()
 
