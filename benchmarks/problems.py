@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from tuner_daemon.cli.workshop import Station, open_station
 from tuner_daemon.intake.kernels import load_kernel
@@ -161,3 +164,10 @@ def built(opened: Station, spec: KernelSpec, config: Config) -> Artifact:
     if isinstance(item, Failure):
         raise RuntimeError(f"{spec.kernel.name}: {item.detail}")
     return item
+
+
+def run_apart(module: str) -> NoReturn:
+    """Runs the module's ``main`` in this process's stead, so that there is no main module with heavy imports: every
+    worker of a compile pool would import it again."""
+    code = f"import sys; from {module} import main; sys.exit(main())"
+    os.execv(sys.executable, [sys.executable, "-c", code, *sys.argv[1:]])

@@ -1,7 +1,7 @@
 """Whether measuring again gives the same answer: ``python -m benchmarks.repeatability --kind cuda``.
 
 spread  fixed configurations of five problems: within a worker, and between workers that are started anew
-aa      one binary under three names through the race and the verdict: how often it is called different from itself
+aa      one binary under four names through the race and the verdict: how often it is called different from itself
 tuned   the five problems tuned twice from nothing with different seeds; then the two winners race each other
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.problems import FIVE, Problem, built, good_config, narrowed, settings_for, station, task_on, template
+from benchmarks.problems import (
+    FIVE,
+    Problem,
+    built,
+    good_config,
+    narrowed,
+    run_apart,
+    settings_for,
+    station,
+    task_on,
+    template,
+)
 from tuner_daemon.cli.workshop import Station, Workshop
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.measurement import Artifact, Timing
@@ -33,6 +43,8 @@ from tuner_daemon.verdict import judge
 
 Samples = NDArray[np.float64]
 
+PROGRAM = "python -m benchmarks.repeatability"
+FORMATTER = argparse.RawDescriptionHelpFormatter
 RACE_TIMEOUT_S = 120.0
 TEN = 10
 PARTS = ("spread", "aa", "tuned")
@@ -106,7 +118,11 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.repeatability",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--kind", choices=sorted(FIVE), default="cpu")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=PARTS, help="of spread,aa,tuned")
     parser.add_argument("--sessions", type=int, default=5, help="workers started anew, for spread")
@@ -176,13 +192,13 @@ def self_races(state: Path, kind: str, problems: Sequence[Problem], pairs: int, 
         for number, problem in enumerate(problems):
             share = pairs // len(problems) + (number < pairs % len(problems))
             task, artifact = good_artifact(opened, problem, kind)
-            named = [renamed(artifact, state / f"{number}-{name}") for name in ("own", "twin", "other")]
+            named = [renamed(artifact, state / f"{number}-{name}") for name in ("own", "twin", "other", "its-twin")]
             rows.append(self_raced(problem.name, partial(times_of, opened, task, named, blocks), share))
         return rows
 
 
 def self_raced(problem: str, race: Callable[[], Samples], pairs: int) -> SelfRaces:
-    """``race``: (3, blocks) seconds of the same binary."""
+    """``race``: (4, blocks) seconds of the same binary."""
     judged = [verdicts(race()) for _ in range(pairs)]
     floors = [floor for _, _, floor in judged]
     return SelfRaces(
@@ -195,10 +211,10 @@ def self_raced(problem: str, race: Callable[[], Samples], pairs: int) -> SelfRac
 
 
 def verdicts(times_s: Samples) -> tuple[bool, bool, float]:
-    """Whether the third is called faster than the first, whether the first is called faster than the third, and the
-    noise floor. times_s: (3, blocks) seconds of a baseline, of the same again, and of another."""
-    own, twin, other = times_s
-    forward, backward = judge(own, twin, other[None]), judge(other, own, twin[None])
+    """Whether the other is called faster than this one, whether this one is called faster than the other, and the
+    noise floor. times_s: (4, blocks) seconds of this one under two names, and of the other under two."""
+    own, twin, other, its_twin = times_s
+    forward, backward = judge(own, twin, other[None]), judge(other, its_twin, own[None])
     return forward.verdict is Verdict.FASTER, backward.verdict is Verdict.FASTER, forward.noise_floor
 
 
@@ -260,7 +276,7 @@ def compared(
     task = task_on(opened, spec)
     first, second = (task.space.config(result["best"]["config"]) for result in results)
     one, other = (built(opened, spec, config) for config in (first, second))
-    times_s = times_of(opened, task, [one, one, other], blocks)
+    times_s = times_of(opened, task, [one, one, other, other], blocks)
     faster, slower, _ = verdicts(times_s) if first != second else (False, False, 0.0)
     median_s = [float(result["best"]["median_s"]) for result in results]
     ties = [[task.space.config(tie) for tie in result["ties"]] for result in results]
@@ -314,7 +330,7 @@ def spread_table(rows: Sequence[Spread]) -> str:
         )
         for row in rows
     ]
-    return table("problem, median, CV within, medians of ten, shift between, SM MHz, reasons", cells)
+    return table("problem, median, CV within, medians of ten, shift between, SM MHz, reasons", cells) + "\n"
 
 
 def self_race_table(rows: Sequence[SelfRaces]) -> str:
@@ -361,4 +377,4 @@ def yes(holds: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_apart("benchmarks.repeatability")
