@@ -43,8 +43,6 @@ from tuner_daemon.verdict import judge
 
 Samples = NDArray[np.float64]
 
-PROGRAM = "python -m benchmarks.repeatability"
-FORMATTER = argparse.RawDescriptionHelpFormatter
 RACE_TIMEOUT_S = 120.0
 TEN = 10
 PARTS = ("spread", "aa", "tuned")

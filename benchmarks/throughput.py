@@ -40,8 +40,6 @@ from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.records.task import Task
 from tuner_daemon.session import DEFAULT_PLAN
 
-PROGRAM = "python -m benchmarks.throughput"
-FORMATTER = argparse.RawDescriptionHelpFormatter
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS: Mapping[str, Problem] = {"cuda": matmul(4096, 4096, 4096), "cpu": matmul(128, 128, 128)}
 SHARED_BYTES = 48 << 10  # Kernel Tuner does not ask the driver for more, and launches that need it fail
@@ -266,7 +264,7 @@ def runs_table(runs: Sequence[Run]) -> str:
     ratios = [
         f"{runs[0].per_minute / run.per_minute:.1f} times the rate of {run.tool}" for run in runs[1:] if run.times_s
     ]
-    return "\n".join([table("tool, candidates, wall, per minute, best, spent on", rows), "", *ratios])
+    return "\n\n".join([table("tool, candidates, wall, per minute, best, spent on", rows), *ratios])
 
 
 def trap_table(runs: Sequence[Run]) -> str:
