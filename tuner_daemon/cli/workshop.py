@@ -151,8 +151,10 @@ def _cpu_station(settings: Settings, request: DeviceRequest) -> Station:
 
 def _cuda_station(settings: Settings, request: DeviceRequest) -> Station:
     from tuner_daemon.builders.cuda import cuda_builder
+    from tuner_daemon.builders.nvrtc import start_server
     from tuner_daemon.runners.cuda import CudaRunner
 
+    start_server()
     # The device says what to build for, and the builder what it builds with.
     runner = CudaRunner(index=request.index, clock_policy=settings.clock_policy)
     build = settings.build
