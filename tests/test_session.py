@@ -17,12 +17,13 @@ from tests.fakes_session import (
     scripted_task,
     valley,
 )
+from tuner_daemon.answers import NO_MODEL
 from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.measuring import Parts
 from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
-from tuner_daemon.session import NO_MODEL, Plan, Progress, shortlist, tune
+from tuner_daemon.session import Plan, Progress, shortlist, tune
 from tuner_daemon.verdict import judge
 
 SLOW = {"A": 1, "B": 128}

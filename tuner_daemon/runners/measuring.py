@@ -78,9 +78,11 @@ class WorkerRunner:
                 timeout_s=effort.timeout_s,
                 candidate=planned.request,
                 effort={
-                    "samples": effort.samples,
+                    "steps": effort.steps,
                     "drop_above_s": effort.drop_above_s,
+                    "beat_s": effort.beat_s,
                     "timeout_s": effort.timeout_s,
+                    "known": effort.known,
                 },
             )
         except ChildFailedError as error:
@@ -230,8 +232,16 @@ class WorkerRunner:
                 reply["error_norm"],
                 clocks,
                 reply["occupancy"],
+                device_s=reply.get("device_s", 0.0),
             )
-        return Failure(config, Outcome(reply["outcome"]), reply["detail"], reply["error_norm"], clocks)
+        return Failure(
+            config,
+            Outcome(reply["outcome"]),
+            reply["detail"],
+            reply["error_norm"],
+            clocks,
+            device_s=reply.get("device_s", 0.0),
+        )
 
     def _believe(self, reply: dict[str, Any]) -> None:
         """Ends a worker that says it is of no more use. Raises KernelError, DeviceError for what is no candidate's."""
