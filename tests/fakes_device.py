@@ -42,14 +42,15 @@ class Weather:
 @dataclass
 class FakeDevice:
     """A Runner. ``flagged``: it knows when it was throttled, as NVML tells, and drops those samples. ``adaptive``: it
-    stops sampling as asked. ``interleaved``: races are. The defects exist for negative controls."""
+    stops sampling as asked. Defects exist for negative controls. ``mirrored``: with the noise of races turned round, so
+    that the mean over both tells of a bias with fewer repeats (antithetic variates)."""
 
     seed: int
     weather: Weather = Weather()
-    spread: float = 0.25  # standard deviation of the landscape's log times
+    mirrored: bool = False
+    spread: float = 0.1  # standard deviation of the landscape's log times
     flagged: bool = True
     adaptive: bool = True
-    interleaved: bool = True
     shares_cores: bool = True
     device: DeviceInfo = DEVICE
     now_s: float = 0.0
@@ -61,6 +62,7 @@ class FakeDevice:
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(self.seed)
         self.true_s = 1e-3 * np.exp(self.spread * self._rng.standard_normal(CONFIGURATIONS))
+        self._heats = 0
         self._phase, self._offset_s = self._rng.uniform(0, 2 * np.pi), self._rng.uniform(0, 1e3)
 
     def clock(self) -> float:
@@ -73,7 +75,7 @@ class FakeDevice:
         self.now_s += CHECK_S
         true_s = self.true_s[index_of(artifact.config)]
         moments = self._moments(np.full(effort.samples, true_s))
-        drawn, throttled = self._drawn(true_s, moments)
+        drawn, throttled = self._drawn(true_s, moments, self._rng.standard_normal(effort.samples))
         limits = {"drop_above_s": effort.drop_above_s, "beat_s": effort.beat_s} if self.adaptive else {}
         times_s = sampled(
             drawn.__getitem__, effort.steps, **{name: limit for name, limit in limits.items() if limit is not None}
@@ -91,12 +93,12 @@ class FakeDevice:
         self.now_s += CHECK_S * len(artifacts)
         true_s = np.array([self.true_s[index_of(a.config)] for a in artifacts])
         order = self._rng.permuted(np.tile(np.arange(len(artifacts)), (blocks, 1)), axis=1)
-        if not self.interleaved:
-            order = np.repeat(np.arange(len(artifacts)), blocks).reshape(len(artifacts), blocks)
-        moments = self._moments(true_s[order.ravel()])
-        drawn, throttled = self._drawn(true_s[order.ravel()], moments)
-        self._took(moments[-1], throttled)
         place = np.argsort(order.ravel(), kind="stable").reshape(len(artifacts), blocks)
+        moments = self._moments(true_s[order.ravel()])
+        noise = np.empty(order.size)
+        noise[place] = self._race_noise(artifacts, blocks)
+        drawn, throttled = self._drawn(true_s[order.ravel()], moments, noise)
+        self._took(moments[-1], throttled)
         times_s, bad = drawn[place], throttled[place]
         kept = ~bad.any(axis=0) if self.flagged else np.ones(blocks, dtype=bool)
         self.kept_throttled += int(bad[:, kept].sum())
@@ -117,9 +119,21 @@ class FakeDevice:
         moments: Floats = self.now_s + np.cumsum(launches_s + SAMPLE_S)
         return moments
 
-    def _drawn(self, true_s: Floats | float, moments: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    def _race_noise(self, artifacts: Sequence[Artifact], blocks: int) -> Floats:
+        """(artifacts, blocks) of unit variance; what a configuration draws in a heat does not depend on its rivals."""
+        self._heats += 1
+        rng = np.random.default_rng([self.seed, self._heats])
+        drawn = rng.standard_normal((2, CONFIGURATIONS, blocks)) * (-1 if self.mirrored else 1)
+        places = [index_of(artifact.config) for artifact in artifacts]
+        again = [place in places[:i] for i, place in enumerate(places)]
+        noise: Floats = drawn[np.array(again, dtype=int), places]
+        return noise
+
+    def _drawn(
+        self, true_s: Floats | float, moments: Floats, noise: Floats
+    ) -> tuple[Floats, NDArray[np.bool_]]:
         weather, n = self.weather, len(moments)
-        factors = np.exp(weather.noise * self._rng.standard_normal(n))
+        factors = np.exp(weather.noise * noise)
         hit = self._rng.random(n) < weather.outliers
         factors[hit] *= 1.5 + self._rng.exponential(0.5, int(hit.sum()))
         cycle_s = weather.span_s / weather.throttled if weather.throttled else np.inf
@@ -155,17 +169,19 @@ def index_of(config: Config) -> int:
 
 @dataclass
 class EveryOne:
-    """Proposes all there is, in an order of its own."""
+    """Proposes all there is, in an order of its own, each once."""
 
     seed: int
     _order: list[Config] = field(default_factory=list)
+    _given: int = 0
 
     def propose(self, task: Task, history: Sequence[Measurement], n: int) -> list[Proposal]:
         if not self._order:
             configs = task.space.all()
             self._order = [configs[i] for i in np.random.default_rng(self.seed).permutation(len(configs))]
-        measured = {row.ran.config.key for row in history}
-        return [Proposal(config, "every one") for config in self._order if config.key not in measured][:n]
+        started = self._given
+        self._given += n
+        return [Proposal(config, "every one") for config in self._order[started : started + n]]
 
 
 class NoModel:

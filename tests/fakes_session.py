@@ -125,7 +125,8 @@ class ListLog:
 
     def append(self, rows: Sequence[Measurement]) -> None:
         self.appends += 1
-        self.rows += [row for row in rows if row.key not in {r.key for r in self.rows}]
+        known = {row.key for row in self.rows}
+        self.rows += [row for row in rows if row.key not in known]
 
     def remember(self, kernel: Kernel) -> None: ...
 

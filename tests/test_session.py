@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fakes_session import (
@@ -23,6 +27,7 @@ from tuner_daemon.measuring import Parts
 from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
+from tuner_daemon.records.spec import Budget
 from tuner_daemon.session import Plan, Progress, shortlist, tune
 from tuner_daemon.verdict import judge
 
@@ -150,16 +155,43 @@ def test_equal_binaries_share_one_measurement() -> None:
     assert len(alike.ran) == 1
 
 
-def test_a_device_with_its_own_cores_has_the_next_round_built_before_it_runs_this_one() -> None:
-    def built_before_each_run(shares_cores: bool) -> list[int]:
-        builder, seen = ScriptedBuilder(), list[int]()
-        runner = ScriptedRunner(shares_cores=shares_cores, on_run=lambda _: seen.append(len(builder.built)))
+def test_a_device_with_its_own_cores_runs_while_the_next_round_is_chosen_and_built() -> None:
+    def built_while_running(shares_cores: bool) -> list[bool]:
+        builder, seen = ScriptedBuilder(), list[bool]()
+
+        def on_run(n: int) -> None:
+            if n in (2, 10):  # the first of a round of eight
+                before, deadline = n - 1 + 8, time.monotonic() + (0.1 if shares_cores else 5.0)
+                while len(builder.built) <= before and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                seen.append(len(builder.built) > before)
+
+        runner = ScriptedRunner(shares_cores=shares_cores, on_run=on_run)
         tune(scripted_task(measurements=25), "job", parts(builder=builder, runner=runner))
         return seen
 
-    assert built_before_each_run(False)[1] > built_before_each_run(True)[1] - 1
-    assert built_before_each_run(False)[1] == 1 + 4 + 4
-    assert built_before_each_run(True)[1] == 1 + 8
+    assert built_while_running(False) == [True, True]
+    assert built_while_running(True) == [False, False]
+
+
+def test_a_seed_decides_what_is_measured_however_long_running_takes() -> None:
+    def measured(pause_s: float) -> list[str]:
+        bench = parts(runner=ScriptedRunner(shares_cores=False, on_run=lambda _: time.sleep(pause_s)))
+        tune(scripted_task(measurements=28), "job", bench)
+        return [row.ran.config.key for row in bench.log.measurements("job")]
+
+    assert measured(0.0) == measured(0.005)
+
+
+def test_an_error_while_choosing_beside_a_round_ends_the_job() -> None:
+    class Breaking(UniformPart):
+        def propose(self, task: Any, history: Any, n: int) -> Any:
+            if len(history) > 8:
+                raise TuningError("no more")
+            return super().propose(task, history, n)
+
+    with pytest.raises(TuningError, match="no more"):
+        tune(scripted_task(), "job", parts(runner=ScriptedRunner(shares_cores=False), proposer=Breaking()))
 
 
 def test_progress_shows_built_measured_failed_incumbent_and_speed_up() -> None:
@@ -191,8 +223,24 @@ def test_the_plan_bounds_the_finalists() -> None:
             assert blocks == 4
             return super().race(task, artifacts, blocks, timeout_s)
 
-    tune(scripted_task(), "job", parts(runner=Counting()), plan=Plan(finalists=2, final_blocks=12))
+    quiet = Counting(lambda config: 1e-3 + 1e-9 * int(config["A"]), noise=1e-4)
+    tune(scripted_task(), "job", parts(runner=quiet), plan=Plan(finalists=2, final_blocks=12))
     assert entrants == [4, 4, 4]  # three heats of the baseline under two names, and two
+
+
+def test_a_noisy_device_gets_more_heats_and_what_is_clearly_behind_leaves() -> None:
+    entrants: list[int] = []
+
+    class Counting(ScriptedRunner):
+        def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
+            entrants.append(len(artifacts))
+            return super().race(task, artifacts, blocks, timeout_s)
+
+    tune(scripted_task(), "job", parts(runner=Counting(noise=0.02)), plan=Plan(final_share=1e3))
+    assert entrants[0] == 2 + 8
+    assert entrants == sorted(entrants, reverse=True)
+    assert entrants[-1] < 10
+    assert len(entrants) == 12
 
 
 def test_a_finalist_that_fails_in_one_heat_is_out_and_the_others_keep_all_their_samples() -> None:
@@ -214,7 +262,7 @@ def test_a_finalist_that_fails_in_one_heat_is_out_and_the_others_keep_all_their_
             return judge(*given)
 
         patch.setattr("tuner_daemon.session.judge", seen)
-        tune(scripted_task(), "job", parts(runner=Fickle()))
+        tune(scripted_task(), "job", parts(runner=Fickle(lambda _: 1e-3)), plan=Plan(finalists=4, final_share=0))
     own, twin, finalists = judged[0]
     assert own.shape == twin.shape == (30,)
     assert finalists.shape == (3, 30)
@@ -235,3 +283,138 @@ def test_a_daemon_that_is_asked_to_stop_does_not_wait_for_the_whole_final_round(
     with pytest.raises(JobInterruptedError):
         tune(scripted_task(), "job", parts(runner=runner), stop=stop)
     assert runner.heats == 1
+
+
+class Disturbed(ScriptedRunner):
+    """The nth run of each configuration is disturbed, for the given n."""
+
+    def __init__(self, *turns: int, key: str = "", **fields: Any) -> None:
+        super().__init__(**fields)
+        self.turns, self.key, self.seen = turns, key, Counter[str]()
+
+    def run(self, task: Any, artifact: Any, effort: Any) -> Any:
+        ran = super().run(task, artifact, effort)
+        if effort.known or (self.key and artifact.config.key != self.key):
+            return ran
+        self.seen[artifact.config.key] += 1
+        disturbed = self.seen[artifact.config.key] in self.turns
+        return Failure(artifact.config, Outcome.DISTURBED, "throttled") if disturbed else ran
+
+
+def test_a_disturbed_measurement_is_repeated_once_later_and_leaves_one_row() -> None:
+    bench = parts(runner=Disturbed(1))
+    result = tune(scripted_task(), "job", bench)
+    assert result.outcomes == {"ok": 32}
+    assert result.measured == len(bench.log.measurements("job")) == 32
+    assert result.counters["disturbed"] == 32
+    assert set(bench.runner.seen.values()) == {2}
+
+
+def test_what_is_disturbed_again_is_a_row_but_not_a_measured_configuration() -> None:
+    task = scripted_task()
+    bench = parts(runner=Disturbed(1, 2, key=task.space.all()[5].key))
+    result = tune(replace(task, spec=replace(task.spec, budget=Budget(100, 60.0))), "job", bench)
+    assert result.outcomes == {"ok": task.space.size - 1, "disturbed": 1}
+    assert result.measured == task.space.size - 1
+    assert len(bench.log.measurements("job")) == task.space.size
+
+
+def test_a_baseline_that_is_disturbed_for_a_while_stays_the_baseline() -> None:
+    task = scripted_task(baseline=SLOW)
+    runner = Disturbed(1, 2, 3, 4, key=task.space.config(SLOW).key)
+    result = tune(task, "job", parts(runner=runner))
+    assert result.baseline.config.as_dict() == SLOW
+    assert result.outcomes == {"ok": 32}
+
+
+def test_a_disturbed_heat_of_the_final_round_is_run_again() -> None:
+    class Fickle(ScriptedRunner):
+        heats = 0
+
+        def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
+            self.heats += 1
+            if self.heats in (1, 3):
+                return [Failure(a.config, Outcome.DISTURBED, "throttled") for a in artifacts]
+            return super().race(task, artifacts, 4 if self.heats == 2 else blocks, timeout_s)  # some blocks dropped
+
+    runner = Fickle(noise=1e-4)
+    result = tune(scripted_task(baseline=SLOW), "job", parts(runner=runner))
+    assert result.verdict is Verdict.FASTER
+    assert result.counters["disturbed_heats"] == 2
+    assert runner.heats == 2 + 4  # 4 + 10 + 10 + 10 blocks
+
+
+def test_a_final_round_that_is_always_disturbed_publishes_nothing() -> None:
+    class Restless(ScriptedRunner):
+        def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
+            return [Failure(a.config, Outcome.DISTURBED, "power cap") for a in artifacts]
+
+    with pytest.raises(TuningError, match="disturbed throughout the final round: power cap"):
+        tune(scripted_task(), "job", parts(runner=Restless()))
+
+
+class Drifting(ScriptedRunner):
+    """Everything becomes slower by a half over the job."""
+
+    def _times(self, config: Config, n: int) -> Any:
+        ran = super()._times(config, n)
+        factor = 1 + 0.5 * min(len(self.ran), 32) / 32
+        return replace(ran, times_s=tuple(t * factor for t in ran.times_s)) if isinstance(ran, Timing) else ran
+
+
+def test_rows_keep_raw_times_and_what_the_baseline_took_then() -> None:
+    ticks = iter(range(100_000))
+    bench = parts(runner=Drifting(noise=1e-4), clock=lambda: float(next(ticks)))
+    tune(scripted_task(baseline=SLOW), "job", bench)
+    rows = [m for m in bench.log.measurements("job") if isinstance(m.ran, Timing)]
+    true = np.array([valley(m.ran.config) / valley(rows[0].ran.config) for m in rows])
+    raw = np.array([m.ran.median_s for m in rows if isinstance(m.ran, Timing)])
+    relative = raw / np.array([m.baseline_median_s for m in rows])
+    assert np.abs(relative / true - 1).max() < 0.12
+    assert np.abs(raw / raw[0] / true - 1).max() > 0.4, "uncorrected: the control"
+    assert len({m.baseline_median_s for m in rows}) > 4
+
+
+def test_models_and_proposers_see_times_without_drift() -> None:
+    class Watching(NearestModel):
+        seen: Sequence[Any] = ()
+
+        def fit(self, task: Any, history: Any) -> None:
+            super().fit(task, history)
+            self.seen = history
+
+    model, ticks = Watching(), iter(range(100_000))
+    tune(
+        scripted_task(baseline=SLOW),
+        "job",
+        parts(runner=Drifting(noise=1e-4), cost_model=model, clock=lambda: float(next(ticks))),
+    )
+    assert len(model.seen) > 16
+    assert all(m.ran.median_s == pytest.approx(valley(m.ran.config), rel=0.12) for m in model.seen)
+
+
+def test_after_a_restart_the_baseline_is_timed_again_at_once() -> None:
+    stop, log = threading.Event(), ListLog()
+    first = ScriptedRunner(on_run=lambda n: stop.set() if n == 12 else None)
+    with pytest.raises(JobInterruptedError):
+        tune(scripted_task(), "job", parts(runner=first, log=log), stop=stop)
+    result = tune(scripted_task(), "job", parts(runner=ScriptedRunner(lambda c: 2 * float(valley(c))), log=log))
+    assert result.counters["retimings"] >= 1
+    later = [m.baseline_median_s for m in log.rows[12:]]
+    assert later == pytest.approx([2 * valley(log.rows[0].ran.config)] * len(later), rel=0.03)
+
+
+def test_counters_tell_of_builds_samples_and_the_device() -> None:
+    class Timed(ScriptedRunner):
+        def _times(self, config: Config, n: int) -> Any:
+            return replace(super()._times(config, n), device_s=0.25)
+
+    seen: list[Progress] = []
+    ticks = iter(range(100_000))
+    bench = parts(runner=Timed(), clock=lambda: float(next(ticks)))
+    result = tune(scripted_task(), "job", bench, observe=seen.append)
+    assert result.counters["build_s"] == pytest.approx(32 * 0.01)
+    assert result.counters["build_cache_hits"] == 0
+    assert result.counters["samples"] >= 32 * 15
+    assert 0.01 < result.counters["device_busy_share"] < 1
+    assert {"build_s", "build_cache_hits", "device_busy_share", "samples"} <= set(seen[-1].counters)

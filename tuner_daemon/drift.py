@@ -35,6 +35,7 @@ class Track:
     _weights: Floats | None = None
     _rate: float = 0.0
     _level: float = 0.0
+    _now_s: float = 0.0
 
     def add(self, at_s: float, times_s: Sequence[float]) -> None:
         """``times_s``: samples taken around ``at_s``, which does not decrease from call to call."""
@@ -56,7 +57,10 @@ class Track:
         return seconds
 
     def now_s(self) -> float:
-        return float(self.seconds(self.at_s[-1:])[0])
+        """The baseline's time at the last re-timing."""
+        if self._weights is None:
+            self._fit()
+        return self._now_s
 
     @cached_property
     def first_s(self) -> float:
@@ -89,6 +93,7 @@ class Track:
         covariances = [(step / pace, _VAGUE + step / pace * elapsed + noise) for step in _STEPS]
         self._rate, covariance = max(covariances, key=lambda pair: _log_likelihood(pair[1], values))
         self._weights = np.linalg.solve(covariance, values)
+        self._now_s = float(np.exp(self._level + (covariance - noise)[-1] @ self._weights))
 
 
 def _log_likelihood(covariance: Floats, values: Floats) -> float:

@@ -17,6 +17,7 @@ from tuner_daemon.interfaces import Builder, CostModel, Effort, MeasurementLog, 
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
 from tuner_daemon.records.task import Task
 
+TRIES, BASELINE_TRIES = 2, 8  # of a measurement that is disturbed
 RETIME_SAMPLES = 5
 RETIME_SHARE = 0.1  # of the time that candidates take
 RETIME_S = 10.0  # however few candidates have been run
@@ -71,7 +72,7 @@ class Bench:
     """Builds and runs the candidates of one job. Candidates whose binaries are equal share one measurement; the baseline
     is timed again between candidates, so that all can be compared as ratios to it.
 
-    A candidate whose measurement was disturbed is run once more, with the next batch. A block between two timings of
+    A candidate whose measurement was disturbed is run once more, with the next batch; the baseline, more often. A block between two timings of
     the baseline that differ by more than JUMP is run once more as far as it matters.
     """
 
@@ -88,7 +89,7 @@ class Bench:
     _ran_at_s: dict[str, float] = field(default_factory=dict)  # config key -> when
     _anchor: Artifact | None = None
     _waiting: list[tuple[Proposal, Artifact]] = field(default_factory=list)  # disturbed, to be run once more
-    _retried: set[str] = field(default_factory=set)
+    _tries: Counter[str] = field(default_factory=Counter)  # by config key, disturbed ones only
     _every: int = RETIME_EVERY
     _since: int = 0  # candidates since the baseline was timed
     _since_s: float = 0.0  # of running them
@@ -160,11 +161,12 @@ class Bench:
         if isinstance(item, Failure):
             return self._row(proposal, item, None, round_, started_at)
         ran = self._run(item, effort())
-        if ran.outcome is Outcome.DISTURBED and proposal.config.key not in self._retried:
-            self._retried.add(proposal.config.key)
-            self._waiting.append((proposal, item))
+        if ran.outcome is Outcome.DISTURBED:
             self.counters["disturbed"] += 1
-            return None
+            self._tries[proposal.config.key] += 1
+            if self._tries[proposal.config.key] < (BASELINE_TRIES if proposal.proposed_by == "baseline" else TRIES):
+                self._waiting.append((proposal, item))
+                return None
         return self._row(proposal, ran, item, round_, started_at)
 
     def _run(self, artifact: Artifact, effort: Effort) -> Ran:
@@ -267,9 +269,8 @@ class Bench:
 
     def _with_baselines(self, rows: list[Measurement]) -> list[Measurement]:
         """With what the baseline took when each was run, as far as that is known now."""
-        timed = [row.ran.config.key in self._ran_at_s for row in rows]
-        if not len(self.track) or not any(timed):
-            return rows
+        if not len(self.track):
+            return [replace(row, baseline_median_s=_own_median_s(row)) for row in rows]
         at_s = [self._ran_at_s.get(row.ran.config.key, self._retimed_at_s) for row in rows]
         return [
             replace(row, baseline_median_s=float(baseline_s))
@@ -298,6 +299,12 @@ class Bench:
             policy_version=self.parts.policy_version,
             cost_model_version=self.parts.cost_model.version,
         )
+
+
+def _own_median_s(row: Measurement) -> float | None:
+    """Of the baseline itself, which nothing was measured before."""
+    is_baseline = row.proposal.proposed_by == "baseline"
+    return row.ran.median_s if is_baseline and isinstance(row.ran, Timing) else None
 
 
 @dataclass

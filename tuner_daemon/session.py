@@ -149,7 +149,7 @@ class Search:
         if not known:
             self.started.add(config.key)
             self.finish_round(self.bench.start([Proposal(config, "baseline")]))
-            if self.bench.waiting:
+            while self.bench.waiting:
                 self.finish_round(Building.nothing())
             known = self.history[-1:]
         self.declared_baseline = known[0]
