@@ -119,9 +119,7 @@ def called_different(pairs: int, noise: float, *, change: float = 0.0, paired: b
     return float(np.mean([_is_called_different(seed, noise, (one, other), change, paired) for seed in range(pairs)]))
 
 
-def _is_called_different(
-    seed: int, noise: float, pair: tuple[Artifact, Artifact], change: float, paired: bool
-) -> bool:
+def _is_called_different(seed: int, noise: float, pair: tuple[Artifact, Artifact], change: float, paired: bool) -> bool:
     device = FakeDevice(seed, Weather(noise))
     first, second = (index_of(artifact.config) for artifact in pair)
     device.true_s[second] = device.true_s[first] * (1 + change)

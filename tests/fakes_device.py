@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 SIDE_A, SIDE_B = 20, 10
 CONFIGURATIONS = SIDE_A * SIDE_B
 CHECK_S, SAMPLE_S, REST_S = 0.05, 0.002, 1.0
-"""Device seconds that checking a candidate takes, that a sample takes beside the launch, and a rest after a disturbance."""
+"""Device seconds that checking takes, that a sample takes beside the launch, and a rest after a disturbance."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,11 @@ class FakeDevice:
         true_s = self.true_s[index_of(artifact.config)]
         moments = self._moments(np.full(effort.samples, true_s))
         drawn, throttled = self._drawn(true_s, moments, self._rng.standard_normal(effort.samples))
-        limits = {"drop_above_s": effort.drop_above_s, "beat_s": effort.beat_s} if self.adaptive else {}
         times_s = sampled(
-            drawn.__getitem__, effort.steps, **{name: limit for name, limit in limits.items() if limit is not None}
+            drawn.__getitem__,
+            effort.steps,
+            drop_above_s=effort.drop_above_s if self.adaptive and effort.drop_above_s else np.inf,
+            beat_s=effort.beat_s if self.adaptive and effort.beat_s else np.inf,
         )
         n = len(times_s)
         self._took(moments[n - 1], throttled[:n])
@@ -110,7 +112,9 @@ class FakeDevice:
 
     def level(self, moments: Floats) -> Floats:
         """Drift: what everything is multiplied by."""
-        swing: Floats = np.exp(0.5 * self.weather.drift * np.sin(2 * np.pi * moments / self.weather.period_s + self._phase))
+        swing: Floats = np.exp(
+            0.5 * self.weather.drift * np.sin(2 * np.pi * moments / self.weather.period_s + self._phase)
+        )
         return swing
 
     def close(self) -> None: ...
@@ -129,15 +133,14 @@ class FakeDevice:
         noise: Floats = drawn[np.array(again, dtype=int), places]
         return noise
 
-    def _drawn(
-        self, true_s: Floats | float, moments: Floats, noise: Floats
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    def _drawn(self, true_s: Floats | float, moments: Floats, noise: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         weather, n = self.weather, len(moments)
         factors = np.exp(weather.noise * noise)
         hit = self._rng.random(n) < weather.outliers
         factors[hit] *= 1.5 + self._rng.exponential(0.5, int(hit.sum()))
-        cycle_s = weather.span_s / weather.throttled if weather.throttled else np.inf
-        throttled = (moments + self._offset_s) % cycle_s < weather.span_s if weather.throttled else np.zeros(n, dtype=bool)
+        throttled = np.zeros(n, dtype=bool)
+        if weather.throttled:
+            throttled = (moments + self._offset_s) % (weather.span_s / weather.throttled) < weather.span_s
         times_s: Floats = true_s * self.level(moments) * factors * np.where(throttled, 1.3, 1.0)
         return times_s, throttled
 

@@ -11,8 +11,9 @@ from tuner_daemon.interfaces import Effort
 from tuner_daemon.worker.ladder import DOUBT, lower_end, sampled
 
 
-def taken(time_s: float, **limits: float) -> int:
-    return len(sampled(lambda _: time_s, Effort(samples=30).steps, **limits))
+def taken(time_s: float, drop_above_s: float = math.inf, beat_s: float = math.inf) -> int:
+    steps = Effort(samples=30).steps
+    return len(sampled(lambda _: time_s, steps, drop_above_s=drop_above_s, beat_s=beat_s))
 
 
 def test_without_limits_all_samples_are_taken() -> None:

@@ -176,8 +176,9 @@ def test_a_device_with_its_own_cores_runs_while_the_next_round_is_chosen_and_bui
 
 def test_a_seed_decides_what_is_measured_however_long_running_takes() -> None:
     def measured(pause_s: float) -> list[str]:
-        bench = parts(runner=ScriptedRunner(shares_cores=False, on_run=lambda _: time.sleep(pause_s)))
-        tune(scripted_task(measurements=28), "job", bench)
+        runner, ticks = ScriptedRunner(shares_cores=False, on_run=lambda _: time.sleep(pause_s)), iter(range(100_000))
+        bench = parts(runner=runner, clock=lambda: float(next(ticks)))
+        tune(scripted_task(measurements=28, seconds=1e6), "job", bench)
         return [row.ran.config.key for row in bench.log.measurements("job")]
 
     assert measured(0.0) == measured(0.005)
@@ -302,12 +303,13 @@ class Disturbed(ScriptedRunner):
 
 
 def test_a_disturbed_measurement_is_repeated_once_later_and_leaves_one_row() -> None:
-    bench = parts(runner=Disturbed(1))
+    runner = Disturbed(1)
+    bench = parts(runner=runner)
     result = tune(scripted_task(), "job", bench)
     assert result.outcomes == {"ok": 32}
     assert result.measured == len(bench.log.measurements("job")) == 32
     assert result.counters["disturbed"] == 32
-    assert set(bench.runner.seen.values()) == {2}
+    assert set(runner.seen.values()) == {2}
 
 
 def test_what_is_disturbed_again_is_a_row_but_not_a_measured_configuration() -> None:
@@ -365,7 +367,7 @@ class Drifting(ScriptedRunner):
 def test_rows_keep_raw_times_and_what_the_baseline_took_then() -> None:
     ticks = iter(range(100_000))
     bench = parts(runner=Drifting(noise=1e-4), clock=lambda: float(next(ticks)))
-    tune(scripted_task(baseline=SLOW), "job", bench)
+    tune(scripted_task(baseline=SLOW, seconds=1e6), "job", bench)
     rows = [m for m in bench.log.measurements("job") if isinstance(m.ran, Timing)]
     true = np.array([valley(m.ran.config) / valley(rows[0].ran.config) for m in rows])
     raw = np.array([m.ran.median_s for m in rows if isinstance(m.ran, Timing)])
@@ -385,12 +387,35 @@ def test_models_and_proposers_see_times_without_drift() -> None:
 
     model, ticks = Watching(), iter(range(100_000))
     tune(
-        scripted_task(baseline=SLOW),
+        scripted_task(baseline=SLOW, seconds=1e6),
         "job",
         parts(runner=Drifting(noise=1e-4), cost_model=model, clock=lambda: float(next(ticks))),
     )
     assert len(model.seen) > 16
     assert all(m.ran.median_s == pytest.approx(valley(m.ran.config), rel=0.12) for m in model.seen)
+
+
+class Jumping(ScriptedRunner):
+    """Takes ``jump`` times as long from the 13th candidate on."""
+
+    jump = 1.0
+
+    def _times(self, config: Config, n: int) -> Any:
+        ran = super()._times(config, n)
+        factor = self.jump if len(self.ran) > 12 else 1.0
+        return replace(ran, times_s=tuple(t * factor for t in ran.times_s)) if isinstance(ran, Timing) else ran
+
+
+@pytest.mark.parametrize(("jump", "repeats"), [(1.0, False), (1.004, False), (1.05, True)])
+def test_a_block_in_which_the_baseline_jumped_is_run_again_as_far_as_it_may_win(jump: float, repeats: bool) -> None:
+    runner = Jumping(lambda config: 1e-3 * (1 + 0.02 * int(config["A"]) / 128), noise=1e-4)
+    runner.jump = jump
+    bench = parts(runner=runner)
+    result = tune(scripted_task(), "job", bench)
+    again = [key for key, n in Counter(runner.ran).items() if n > 1]
+    assert bool(again) is repeats
+    assert len(again) == len(runner.ran) - 32 == result.counters["repeated"] <= 8
+    assert len(bench.log.measurements("job")) == 32
 
 
 def test_after_a_restart_the_baseline_is_timed_again_at_once() -> None:
@@ -412,7 +437,7 @@ def test_counters_tell_of_builds_samples_and_the_device() -> None:
     seen: list[Progress] = []
     ticks = iter(range(100_000))
     bench = parts(runner=Timed(), clock=lambda: float(next(ticks)))
-    result = tune(scripted_task(), "job", bench, observe=seen.append)
+    result = tune(scripted_task(seconds=1e6), "job", bench, observe=seen.append)
     assert result.counters["build_s"] == pytest.approx(32 * 0.01)
     assert result.counters["build_cache_hits"] == 0
     assert result.counters["samples"] >= 32 * 15

@@ -69,11 +69,11 @@ class _Lap:
 
 @dataclass
 class Bench:
-    """Builds and runs the candidates of one job. Candidates whose binaries are equal share one measurement; the baseline
-    is timed again between candidates, so that all can be compared as ratios to it.
+    """Builds and runs the candidates of one job. Candidates whose binaries are equal share one measurement; the
+    baseline is timed again between candidates, so that all can be compared as ratios to it.
 
-    A candidate whose measurement was disturbed is run once more, with the next batch; the baseline, more often. A block between two timings of
-    the baseline that differ by more than JUMP is run once more as far as it matters.
+    A candidate whose measurement was disturbed is run once more, with the next batch; the baseline, more often. A block
+    between two timings of the baseline that differ by more than JUMP is run once more as far as it matters.
     """
 
     task: Task
@@ -120,15 +120,15 @@ class Bench:
         rows: list[Measurement] = []
         block = 0  # rows from here on were run since the baseline was timed
         for item in self._items(building, proposals):
-            if self._is_due():
-                self._repeat_after_jump(rows, block, effort)
-                block = len(rows)
             row = self._measured(item, proposals[item.config.key], effort, round_)
             if row is not None:
                 rows.append(row)
                 on_each(row)
             if stop():
                 break
+            if self._is_due():
+                self._repeat_after_jump(rows, block, effort)
+                block = len(rows)
         rows = self._with_baselines(rows)
         self.parts.log.append(rows)
         return rows

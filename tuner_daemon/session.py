@@ -28,6 +28,7 @@ HEATS = 3
 
 COUNTED = ("build_cache_hits", "identical_binaries", "samples", "retimings", "repeated", "disturbed")
 
+
 @dataclass(frozen=True)
 class Plan:
     """How a session spends its budget."""
@@ -91,7 +92,7 @@ def tune(
     with ThreadPoolExecutor(1, thread_name_prefix="choose") as chooser:
         ahead = search.next_round()
         while ahead or search.bench.waiting:
-            # What is chosen now is chosen, and its building begun, while the device is busy with what was chosen before.
+            # What comes next is chosen, and its building begun, while the device is busy with what was chosen before.
             outlook = search.outlook() if search.overlaps else None
             following = chooser.submit(search.prepare, outlook) if outlook else None
             search.finish_round(ahead or Building.nothing())
