@@ -23,7 +23,8 @@ from tests.fakes_session import (
 )
 from tuner_daemon.answers import NO_MODEL
 from tuner_daemon.errors import JobInterruptedError, TuningError
-from tuner_daemon.measuring import Parts
+from tuner_daemon.interfaces import Effort
+from tuner_daemon.measuring import Bench, Parts
 from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
@@ -416,6 +417,25 @@ def test_a_block_in_which_the_baseline_jumped_is_run_again_as_far_as_it_may_win(
     assert bool(again) is repeats
     assert len(again) == len(runner.ran) - 32 == result.counters["repeated"] <= 8
     assert len(bench.log.measurements("job")) == 32
+
+
+def test_a_bench_can_forget_a_device_that_has_become_another() -> None:
+    task, runner = scripted_task(), ScriptedRunner(noise=1e-4)
+    bench = Bench(task, "job", parts(runner=runner))
+
+    def measured(n: int) -> list[Any]:
+        proposals = [Proposal(c, "uniform") for c in task.space.all()[:n]]
+        return bench.measure(bench.start(proposals), Effort, 0)
+
+    rows = measured(2)
+    bench.follow(bench.artifacts[rows[0].ran.config.key], rows[0].ran)
+    assert bench.ratios(rows)[0] == pytest.approx(1.0, rel=1e-3)
+    measured(2)
+    assert (len(runner.ran), bench.counters["identical_binaries"]) == (2, 2)
+    bench.forget()
+    assert np.isnan(bench.ratios(rows)).all()
+    measured(2)
+    assert len(runner.ran) == 4
 
 
 def test_after_a_restart_the_baseline_is_timed_again_at_once() -> None:

@@ -226,6 +226,12 @@ class Bench:
             self.track.add(at_s, ran.times_s)
         return isinstance(ran, Timing)
 
+    def forget(self) -> None:
+        """What was measured so far says nothing of the device any more, such as after its clocks were locked."""
+        self._known.clear()
+        self._ran_at_s.clear()
+        self.track, self._anchor = Track(), None
+
     def ratios(self, rows: Sequence[Measurement]) -> NDArray[np.float64]:
         """(n,) times relative to the baseline's at the same moment; NaN for failures, or without a baseline. Rows of
         earlier sessions are relative to the baseline of theirs."""
