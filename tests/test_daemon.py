@@ -83,7 +83,7 @@ class ScriptedEngine:
         self.served.append(spec.name)
         if spec.name in self.raises:
             raise self.raises[spec.name]
-        observe(Progress("search", 1, 1, 0, 8, 0.1))
+        observe(Progress("search", 1, 1, 0, 8, 0.1, counters={"device_busy_share": 0.5}))
         return Answer(f"job-{spec.name}", {"verdict": "faster"}, known=False)
 
 
@@ -229,6 +229,7 @@ def test_status_shows_the_running_job_with_its_progress() -> None:
     daemon.serve_one()
     running = next(facts["running"] for facts in published if facts["state"] == "tuning")
     assert (running["spec"], running["measured"], running["budget"]) == ("one", 1, 8)
+    assert running["counters"] == {"device_busy_share": 0.5}
     assert any(note.startswith("STATUS=one: search, 1 of 8") for note in notes)
 
 

@@ -51,6 +51,22 @@ def test_a_candidate_is_launched_no_more_often_than_its_worth(
     assert reply["warm_median_s"] == (None if warm == 1 else launch_s)
 
 
+@pytest.mark.parametrize(("beat_s", "cold"), [(None, 15), (2e-4, 15), (5e-5, 3)])
+def test_sampling_ends_where_a_candidate_cannot_win(tmp_path: Path, beat_s: float | None, cold: int) -> None:
+    device = CountingDevice(1e-4)
+    effort = {"steps": [3, 7, 15], "drop_above_s": 1.0, "beat_s": beat_s, "timeout_s": 60.0}
+    reply = harness.run(Workspaces(device), device, increment_candidate(tmp_path), effort, lambda *_: None)
+    assert len(reply["times_s"]) == device.cold.count(True) == cold
+
+
+def test_a_reply_tells_how_long_the_device_worked(tmp_path: Path) -> None:
+    device = CountingDevice(1e-4)
+    effort = {"steps": [3], "drop_above_s": None, "timeout_s": 60.0, "known": True}
+    reply = harness.run(Workspaces(device), device, increment_candidate(tmp_path), effort, lambda *_: None)
+    assert reply["device_s"] == pytest.approx(1e-4 * len(device.cold))
+    assert len(device.cold) == 1 + 3 + 3, "one check, warm-up, samples"
+
+
 class TestWarmth:
     """50 ms of work, and pauses of up to 100 ms."""
 

@@ -90,6 +90,13 @@ class TestCpuRunner(RunnerContract):
         yield runner
         runner.close()
 
+    def test_it_tells_how_long_the_device_worked(self, runner: Runner, builder: Builder, task: Task) -> None:
+        ran = runner.run(task, self.artifact(builder, task, "right"), self.effort(samples=3))
+        assert isinstance(ran, Timing)
+        assert ran.device_s > sum(ran.times_s), "checks and warm-up count"
+        raced = runner.race(task, [self.artifact(builder, task, "right")], 2, 10.0)
+        assert raced[0].device_s > 0
+
     def test_it_computes_where_builds_do(self, runner: Runner) -> None:
         assert runner.shares_cores
 

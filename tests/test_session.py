@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,13 +19,14 @@ from tests.fakes_session import (
     scripted_task,
     valley,
 )
+from tuner_daemon.answers import NO_MODEL
 from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.measuring import Parts
 from tuner_daemon.records.device import Clocks
 from tuner_daemon.records.measurement import Failure, Measurement, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
-from tuner_daemon.session import NO_MODEL, Plan, Progress, holds, shortlist, tune
+from tuner_daemon.session import Plan, Progress, holds, shortlist, tune
 from tuner_daemon.verdict import judge
 
 SLOW = {"A": 1, "B": 128}
@@ -151,16 +153,44 @@ def test_equal_binaries_share_one_measurement() -> None:
     assert len(alike.ran) == 1
 
 
-def test_a_device_with_its_own_cores_has_the_next_round_built_before_it_runs_this_one() -> None:
-    def built_before_each_run(shares_cores: bool) -> list[int]:
-        builder, seen = ScriptedBuilder(), list[int]()
-        runner = ScriptedRunner(shares_cores=shares_cores, on_run=lambda _: seen.append(len(builder.built)))
+def test_a_device_with_its_own_cores_runs_while_the_next_round_is_chosen_and_built() -> None:
+    def built_while_running(shares_cores: bool) -> list[bool]:
+        builder, seen = ScriptedBuilder(), list[bool]()
+
+        def on_run(n: int) -> None:
+            if n in (2, 10):  # the first of a round of eight
+                before, deadline = n - 1 + 8, time.monotonic() + (0.1 if shares_cores else 5.0)
+                while len(builder.built) <= before and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                seen.append(len(builder.built) > before)
+
+        runner = ScriptedRunner(shares_cores=shares_cores, on_run=on_run)
         tune(scripted_task(measurements=25), "job", parts(builder=builder, runner=runner))
         return seen
 
-    assert built_before_each_run(False)[1] > built_before_each_run(True)[1] - 1
-    assert built_before_each_run(False)[1] == 1 + 4 + 4
-    assert built_before_each_run(True)[1] == 1 + 8
+    assert built_while_running(False) == [True, True]
+    assert built_while_running(True) == [False, False]
+
+
+def test_a_seed_decides_what_is_measured_however_long_running_takes() -> None:
+    def measured(pause_s: float) -> list[str]:
+        runner, ticks = ScriptedRunner(shares_cores=False, on_run=lambda _: time.sleep(pause_s)), iter(range(100_000))
+        bench = parts(runner=runner, clock=lambda: float(next(ticks)))
+        tune(scripted_task(measurements=28, seconds=1e6), "job", bench)
+        return [row.ran.config.key for row in bench.log.measurements("job")]
+
+    assert measured(0.0) == measured(0.005)
+
+
+def test_an_error_while_choosing_beside_a_round_ends_the_job() -> None:
+    class Breaking(UniformPart):
+        def propose(self, task: Any, history: Any, n: int) -> Any:
+            if len(history) > 8:
+                raise TuningError("no more")
+            return super().propose(task, history, n)
+
+    with pytest.raises(TuningError, match="no more"):
+        tune(scripted_task(), "job", parts(runner=ScriptedRunner(shares_cores=False), proposer=Breaking()))
 
 
 def test_progress_shows_built_measured_failed_incumbent_and_speed_up() -> None:
@@ -192,8 +222,24 @@ def test_the_plan_bounds_the_finalists() -> None:
             assert blocks == 4
             return super().race(task, artifacts, blocks, timeout_s)
 
-    tune(scripted_task(), "job", parts(runner=Counting()), plan=Plan(finalists=2, final_blocks=12))
+    quiet = Counting(lambda config: 1e-3 + 1e-9 * int(config["A"]), noise=1e-4)
+    tune(scripted_task(), "job", parts(runner=quiet), plan=Plan(finalists=2, final_blocks=12))
     assert entrants == [4, 4, 4]  # three heats of the baseline under two names, and two
+
+
+def test_a_noisy_device_gets_more_heats_and_what_is_clearly_behind_leaves() -> None:
+    entrants: list[int] = []
+
+    class Counting(ScriptedRunner):
+        def race(self, task: Any, artifacts: Any, blocks: int, timeout_s: float) -> Any:
+            entrants.append(len(artifacts))
+            return super().race(task, artifacts, blocks, timeout_s)
+
+    tune(scripted_task(), "job", parts(runner=Counting(noise=0.02)), plan=Plan(final_share=1e3))
+    assert entrants[0] == 2 + 8
+    assert entrants == sorted(entrants, reverse=True)
+    assert entrants[-1] < 10
+    assert len(entrants) == 12
 
 
 def test_a_finalist_that_fails_in_one_heat_is_out_and_the_others_keep_all_their_samples() -> None:
@@ -215,7 +261,7 @@ def test_a_finalist_that_fails_in_one_heat_is_out_and_the_others_keep_all_their_
             return judge(*given)
 
         patch.setattr("tuner_daemon.session.judge", seen)
-        tune(scripted_task(), "job", parts(runner=Fickle()))
+        tune(scripted_task(), "job", parts(runner=Fickle(lambda _: 1e-3)), plan=Plan(finalists=4, final_share=0))
     own, twin, finalists = judged[0]
     assert own.shape == twin.shape == (30,)
     assert finalists.shape == (3, 30)

@@ -38,7 +38,7 @@ def collect(
     bench, effort = Bench(task, job, parts), Effort(SAMPLES, timeout_s=timeout_s)
     for begin in range(0, len(wanted), BATCH):
         batch = wanted[begin : begin + BATCH]
-        bench.measure(bench.start(batch), effort, round_=0, baseline_median_s=None, on_each=on_each)
+        bench.measure(bench.start(batch), lambda: effort, round_=0, on_each=on_each)
     return len(wanted)
 
 

@@ -66,6 +66,14 @@ class Effort:
     samples: int = 7  # timed launches of a candidate that is worth it
     drop_above_s: float | None = None  # a first launch slower than this gets no more samples
     timeout_s: float = 10.0  # wall clock for the whole of check, timing and check
+    beat_s: float | None = None  # sampling ends at the first rung after which the median cannot be this low
+    ladder: tuple[int, ...] = (3, 7, 15, 30)
+    known: bool = False  # it has given right results in this session: one check instead of all
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The rungs below ``samples``, and ``samples``."""
+        return (*(rung for rung in self.ladder if rung < self.samples), self.samples)
 
 
 class Runner(Protocol):

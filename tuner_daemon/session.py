@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tuner_daemon.answers import notes, published
 from tuner_daemon.errors import JobInterruptedError, TuningError
+from tuner_daemon.final import Final, run_final
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building, Parts
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
-from tuner_daemon.records.result import Published, Result
+from tuner_daemon.records.result import Result
 from tuner_daemon.records.space import Config
 from tuner_daemon.records.task import Task
-from tuner_daemon.verdict import Interval, Judgement, judge
+from tuner_daemon.verdict import ONE, Judgement, judge
 
 HEATS = 3
 """The final round is run in so many parts: a daemon that is asked to stop need not wait for all of it."""
 
-NO_MODEL = "no model yet: this job worked from its own measurements alone"
+COUNTED = ("build_cache_hits", "identical_binaries", "samples", "retimings", "repeated", "disturbed")
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,12 @@ class Plan:
 
     batch: int = 8  # measured per round, between refits
     pool: int = 512  # proposals that the cost model ranks
-    samples: int = 7
-    finalists: int = 4
+    samples: int = 15  # of what may be the best; the final round takes more of the finalists
+    finalists: int = 8
     final_blocks: int = 30
+    final_share: float = 0.25  # of the time spent so far that may go into more blocks than that
     drop_factor: float = 3.0  # a first launch slower than this times the incumbent gets no more samples
+    margin: float = 0.02  # what is slower than the incumbent by more than this gets no more samples than show it
     patience: int = 24  # this many failures with no success end the job
     first_timeout_s: float = 30.0
     heat_timeout_s: float = 25.0
@@ -55,6 +61,7 @@ class Progress:
     elapsed_s: float
     baseline_s: float | None = None
     incumbent_s: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)  # as in the result
 
     @property
     def speedup(self) -> float | None:
@@ -82,12 +89,26 @@ def tune(
     search = Search(task, parts, plan, observe, stop or threading.Event(), Bench(task, job, parts))
     search.resume()
     search.measure_baseline()
-    ahead = search.start_round()
-    while ahead:
-        following = search.start_round() if search.may_build_ahead else None
-        search.finish_round(ahead)
-        ahead = following or search.start_round()
+    with ThreadPoolExecutor(1, thread_name_prefix="choose") as chooser:
+        ahead = search.next_round()
+        while ahead or search.bench.waiting:
+            # What comes next is chosen, and its building begun, while the device is busy with what was chosen before.
+            outlook = search.outlook() if search.overlaps else None
+            following = chooser.submit(search.prepare, outlook) if outlook else None
+            search.finish_round(ahead or Building.nothing())
+            with search.bench.watch.time("propose"):
+                chosen = following.result() if following else None
+            ahead = chosen or search.next_round()
     return search.confirm()
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the next round is chosen from, as it stood when the choice began: choosing goes on beside measuring, and the
+    same seed must lead to the same choice however fast either is."""
+
+    history: Sequence[Measurement]  # times corrected for drift
+    size: int
 
 
 @dataclass
@@ -103,8 +124,13 @@ class Search:
     history: list[Measurement] = field(default_factory=list)
     started: set[str] = field(default_factory=set)  # keys of configurations proposed for building so far
     declared_baseline: Measurement | None = None
-    began_s: float = field(default_factory=time.monotonic)
+    best_ratio: float = math.inf  # of the incumbent's time to the baseline's at the same moment
     round: int = 0
+    began_s: float = field(init=False)
+    choosing_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began_s = self.parts.clock()
 
     # -- the rounds --------------------------------------------------------------------------------------------
 
@@ -116,7 +142,6 @@ class Search:
         self.history = [] if self.task.spec.options.force else [m for m in earlier if holds(m, mode)]
         self.started = {m.ran.config.key for m in self.history}
         self.parts.log.remember(self.task.spec.kernel)
-        self._refit()
 
     def measure_baseline(self) -> None:
         """The configuration that "faster" is relative to comes first; everything else is timed against it."""
@@ -126,72 +151,83 @@ class Search:
         if not known:
             self.started.add(config.key)
             self.finish_round(self.bench.start([Proposal(config, "baseline")]))
+            while self.bench.waiting:
+                self.finish_round(Building.nothing())
             known = self.history[-1:]
         self.declared_baseline = known[0]
+        self._follow_baseline()
 
-    def start_round(self) -> Building | None:
-        """Chooses the next batch and begins to build it. None once the budget is spent or the space is exhausted."""
-        self._check_patience()
-        spec = self.task.spec
-        left = spec.budget.measurements - len(self.started)
-        if left <= 0 or self.elapsed_s >= spec.budget.seconds:
+    def next_round(self) -> Building | None:
+        """The next batch, on its way; None once the budget is spent or the space is exhausted."""
+        outlook = self.outlook()
+        if outlook is None:
             return None
-        size = self.plan.batch if self.parts.runner.shares_cores else max(1, self.plan.batch // 2)
         with self.bench.watch.time("propose"):
-            chosen = self._choose(min(size, left))
-        self.started.update(p.config.key for p in chosen)
+            chosen = self._choose(outlook)
+        return self.bench.start(chosen) if chosen else None
+
+    def outlook(self) -> Outlook | None:
+        """What the next round may be chosen from; None once the budget is spent."""
+        self._check_patience()
+        budget = self.task.spec.budget
+        disturbed = self._outcomes().get(Outcome.DISTURBED, 0)  # not measured, so they do not count; within reason
+        left = budget.measurements - len(self.started) + min(disturbed, budget.measurements // 4)
+        if left <= 0 or self.elapsed_s >= budget.seconds:
+            return None
+        return Outlook(self._corrected(), min(self.plan.batch, left))
+
+    def prepare(self, outlook: Outlook) -> Building | None:
+        """Chooses and begins to build, in a thread of its own."""
+        chosen = self._choose(outlook)
         return self.bench.start(chosen) if chosen else None
 
     def finish_round(self, building: Building) -> None:
-        """Runs a batch, logs it, refits the cost model."""
-        baseline_s = self.baseline.median_s if self.baseline else None
+        """Runs a batch and logs it."""
         shown = list(self.history)
 
         def on_each(row: Measurement) -> None:
             shown.append(row)
-            self._report("search" if baseline_s else "baseline", shown)
+            self._look_at(row)
+            self._report("search" if self.declared_baseline else "baseline", shown)
 
-        rows = self.bench.measure(building, self._effort(), self.round, baseline_s, on_each, stop=self.stop.is_set)
-        self.history += rows
+        rows = self.bench.measure(building, self._effort, self.round, on_each, stop=self.stop.is_set)
+        self.history = [*self.history, *rows]
         self.round += 1
         self._heed_stop()
         self._keep_one_clock_mode(rows)
-        with self.bench.watch.time("propose"):
-            self._refit()
+        self._follow_baseline()
+        self.best_ratio = min((r for r in self.bench.ratios(self.history) if r > 0), default=math.inf)
 
     def confirm(self) -> Result:
         """Re-measures the best few against the baseline on fresh data, in interleaved blocks."""
         baseline = self._require_baseline()
-        best = sorted(self._timings(), key=lambda t: t.median_s)
-        finalists = [t for t in best if t.config != baseline.config][: self.plan.finalists]
+        ratios = self.bench.ratios(self.history)
+        order = [self.history[i].ran.config for i in np.argsort(ratios) if ratios[i] > 0]
+        finalists = [config for config in order if config != baseline.config][: self.plan.finalists]
         self._report("final", self.history)
-        artifacts = self._artifacts([baseline.config, *(t.config for t in finalists)])
-        entrants = [artifacts[0], *artifacts]  # the baseline runs under two names: that is the noise floor
-        with self.bench.watch.time("run"):
-            own, twin, *others = self._race(entrants)
-        for ran in (own, twin):
-            if isinstance(ran, Failure):
-                raise TuningError(f"the baseline failed in the final round: {ran.outcome}: {ran.detail}")
-        assert isinstance(own, Timing)
-        assert isinstance(twin, Timing)
-        stood = [r for r in others if isinstance(r, Timing)]
-        judgement = judge(
-            np.array(own.times_s),
-            np.array(twin.times_s),
-            np.array([r.times_s for r in stood]).reshape(len(stood), len(own.times_s)),
-        )
-        return self._result(judgement, own, stood)
+        own, *others = self._artifacts([baseline.config, *finalists])
+        spare_s = self.elapsed_s * self.plan.final_share
+        enough_s = self.elapsed_s + spare_s
 
-    def _race(self, entrants: Sequence[Artifact]) -> list[Ran]:
-        """One result per entrant, from heats short enough to stop between them."""
-        result: list[Ran] = []
-        for _ in range(HEATS):
+        def race(entrants: Sequence[Artifact], blocks: int) -> list[Ran]:
             self._heed_stop()
-            blocks = -(-self.plan.final_blocks // HEATS)
-            heat = self.parts.runner.race(self.task, entrants, blocks, self.plan.heat_timeout_s)
-            result = [joined(*pair) for pair in zip(result, heat, strict=True)] if result else heat
-        self._heed_stop()
-        return result
+            with self.bench.watch.time("run"):
+                heat = self.parts.runner.race(self.task, entrants, blocks, self.plan.heat_timeout_s)
+            for ran in heat:
+                self.bench.count(ran)
+            self._heed_stop()
+            return heat
+
+        final = run_final(
+            own,
+            others,
+            race,
+            blocks=self.plan.final_blocks,
+            heats=HEATS,
+            may_go_on=lambda: self.elapsed_s < enough_s,
+        )
+        judgement = judge(np.array(final.baseline.times_s), np.array(final.twin.times_s), final.times_s())
+        return self._result(judgement, final)
 
     def _heed_stop(self) -> None:
         if self.stop.is_set():
@@ -206,7 +242,7 @@ class Search:
         kept = [m for m in self.history if holds(m, modes[-1])]
         self.started -= {m.ran.config.key for m in self.history} - {m.ran.config.key for m in kept}
         self.history = kept
-        self.bench.ran_by_binary.clear()
+        self.bench.forget()
         if self.declared_baseline is not None and self.declared_baseline not in kept:
             self.declared_baseline = None
             self.measure_baseline()
@@ -214,12 +250,13 @@ class Search:
     # -- parts of a round --------------------------------------------------------------------------------------
 
     @property
-    def may_build_ahead(self) -> bool:
-        return not self.parts.runner.shares_cores and bool(self.history)
+    def overlaps(self) -> bool:
+        """Where the device has cores of its own, the next round is chosen and built while this one runs."""
+        return not self.parts.runner.shares_cores
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self.began_s
+        return self.parts.clock() - self.began_s
 
     @property
     def baseline(self) -> Timing | None:
@@ -229,28 +266,57 @@ class Search:
             return declared.ran
         return next((m.ran for m in self.history if isinstance(m.ran, Timing)), None)
 
-    def _choose(self, n: int) -> list[Proposal]:
+    def _choose(self, outlook: Outlook) -> list[Proposal]:
+        began_s = time.perf_counter()
+        self.parts.cost_model.fit(self.task, outlook.history)
         proposals = [
             p
-            for p in self.parts.proposer.propose(self.task, self.history, self.plan.pool)
+            for p in self.parts.proposer.propose(self.task, outlook.history, self.plan.pool)
             if p.config.key not in self.started
         ]
         predicted = self.parts.cost_model.predict(self.task, [p.config for p in proposals])
         scored = [replace(p, predicted_log_s=float(s)) for p, s in zip(proposals, predicted, strict=True)]
-        return shortlist(scored, n)
+        chosen = shortlist(scored, outlook.size)
+        self.started.update(p.config.key for p in chosen)
+        self.choosing_s += time.perf_counter() - began_s
+        return chosen
 
     def _effort(self) -> Effort:
         longest_s = min(self.plan.first_timeout_s, max(1.0, self.task.spec.budget.seconds))
-        incumbent = min((t.median_s for t in self._timings()), default=None)
-        if incumbent is None or self.baseline is None:
+        if self.baseline is None or not len(self.bench.track):
             return Effort(samples=self.plan.samples, timeout_s=longest_s)
         # Ten times the baseline for each of the launches that checking and sampling make.
         launches = 20 + self.plan.samples
         timeout_s = min(5.0 + 10 * self.baseline.median_s * launches, longest_s)
-        return Effort(self.plan.samples, self.plan.drop_factor * incumbent, timeout_s)
+        incumbent_s = min(self.best_ratio, 1.0) * self.bench.track.now_s()
+        return Effort(
+            self.plan.samples, self.plan.drop_factor * incumbent_s, timeout_s, (1 + self.plan.margin) * incumbent_s
+        )
 
-    def _refit(self) -> None:
-        self.parts.cost_model.fit(self.task, self.history)
+    def _look_at(self, row: Measurement) -> None:
+        """Within a round the incumbent is known at once."""
+        if isinstance(row.ran, Timing) and len(self.bench.track):
+            self.best_ratio = min(self.best_ratio, row.ran.median_s / self.bench.track.now_s())
+
+    def _follow_baseline(self) -> None:
+        """Once there is a baseline it is timed again and again. After a restart the device may be another: at once."""
+        if self.baseline is None or len(self.bench.track):
+            return
+        for artifact in self._artifacts([self.baseline.config]):
+            self.bench.follow(artifact, self.baseline)
+
+    def _corrected(self) -> list[Measurement]:
+        """The history, with times as if the baseline had always taken what it took first. What would change by less
+        than a tenth of a per cent stays as it was."""
+        if self.baseline is None or not len(self.bench.track):
+            return self.history
+        level_s = self.bench.track.first_s
+        return [
+            replace(row, ran=replace(row.ran, times_s=(float(ratio * level_s),)))
+            if isinstance(row.ran, Timing) and abs(ratio * level_s / row.ran.median_s - 1) > 1e-3
+            else row
+            for row, ratio in zip(self.history, self.bench.ratios(self.history), strict=True)
+        ]
 
     def _timings(self) -> list[Timing]:
         return [m.ran for m in self.history if isinstance(m.ran, Timing)]
@@ -291,59 +357,48 @@ class Search:
                 elapsed_s=self.elapsed_s,
                 baseline_s=self.baseline.median_s if self.baseline else None,
                 incumbent_s=min(times, default=None),
+                counters=self._counters(),
             )
         )
 
     # -- the answer --------------------------------------------------------------------------------------------
 
-    def _result(self, judgement: Judgement, baseline: Timing, finalists: Sequence[Timing]) -> Result:
+    def _result(self, judgement: Judgement, final: Final) -> Result:
+        baseline, finalists = final.baseline, final.finalists
         winner = baseline if judgement.winner is None else finalists[judgement.winner]
         seconds = {"propose": 0.0, "build": 0.0, "run": 0.0} | self.bench.watch.seconds
+        proposed_by = {m.ran.config.key: m.proposal.proposed_by for m in self.history}
+        declared = self.declared_baseline.ran if self.declared_baseline else None
+        models = {"policy": self.parts.policy_version, "cost_model": self.parts.cost_model.version}
         return Result(
             job=self.bench.job,
             spec=self.task.spec,
             verdict=judgement.verdict,
             reason=judgement.reason,
-            best=self._published(winner, judgement.winner_s, judgement.speedup),
-            baseline=self._published(baseline, judgement.baseline_s, Interval(1.0, 1.0, 1.0)),
+            best=published(self.task, winner, judgement.winner_s, judgement.speedup, proposed_by),
+            baseline=published(self.task, baseline, judgement.baseline_s, ONE, proposed_by),
             ties=tuple(finalists[i].config for i in judgement.ties),
             noise_floor=judgement.noise_floor,
-            measured=len(self.history),
+            measured=len(self.history) - self._outcomes().get(Outcome.DISTURBED, 0),
             outcomes=self._outcomes(),
             space_size=self.task.space.size,
             device=self.task.device,
             clocks=winner.clocks,
-            models={"policy": self.parts.policy_version, "cost_model": self.parts.cost_model.version},
+            models=models,
             wall_s={**seconds, "total": self.elapsed_s},
-            notes=tuple(self._notes()),
-            counters={
-                "build_s": self.bench.build_s,
-                "build_cache_hits": self.bench.cache_hits,
-                "run_share": seconds["run"] / max(self.elapsed_s, 1e-9),
-            },
+            notes=notes(any(models.values()), declared),
+            counters=self._counters() | {"disturbed_heats": float(final.disturbed)},
         )
 
-    def _published(self, timing: Timing, seconds: Interval, speedup: Interval) -> Published:
-        return Published(
-            config=timing.config,
-            median_s=seconds.median,
-            ci_s=(seconds.low, seconds.high),
-            speedup=speedup.median,
-            speedup_ci=(speedup.low, speedup.high),
-            roofline_fraction=roofline_fraction(self.task, timing.config, seconds.median),
-            error_norm=timing.error_norm,
-            proposed_by=next(m.proposal.proposed_by for m in self.history if m.ran.config == timing.config),
-        )
-
-    def _notes(self) -> list[str]:
-        notes = [] if self.parts.policy_version or self.parts.cost_model.version else [NO_MODEL]
-        declared = self.declared_baseline
-        if declared and isinstance(declared.ran, Failure):
-            notes.append(
-                f"the baseline failed ({declared.ran.outcome}: {declared.ran.detail}); "
-                "speed-ups are relative to the first configuration that gave right results"
-            )
-        return notes
+    def _counters(self) -> dict[str, float]:
+        bench, elapsed_s = self.bench, max(self.elapsed_s, 1e-9)
+        return {
+            "build_s": bench.build_s,
+            "choosing_s": self.choosing_s,
+            "run_share": bench.watch.seconds.get("run", 0.0) / elapsed_s,
+            "device_busy_share": bench.device_s / elapsed_s,
+            **{name: float(bench.counters[name]) for name in COUNTED},
+        }
 
 
 def shortlist(scored: Sequence[Proposal], n: int) -> list[Proposal]:
@@ -363,23 +418,3 @@ def holds(row: Measurement, clock_mode: str) -> bool:
     if isinstance(row.ran, Timing) or row.ran.outcome is Outcome.TIMED_OUT:
         return row.ran.clocks.mode == clock_mode
     return row.ran.outcome is not Outcome.DISTURBED
-
-
-def joined(first: Ran, second: Ran) -> Ran:
-    """Two heats of one entrant; a failure in either is its result."""
-    if isinstance(first, Failure) or isinstance(second, Failure):
-        return first if isinstance(first, Failure) else second
-    worst = max(first.error_norm, second.error_norm)
-    return replace(second, times_s=first.times_s + second.times_s, error_norm=worst)
-
-
-def roofline_fraction(task: Task, config: Config, median_s: float) -> float | None:
-    """Attained share of the roofline (Williams et al. 2009): least possible time over measured time."""
-    work, attributes = task.spec.kernel.work, task.device.attributes
-    names = {**task.spec.problem, **config.as_dict()}
-    bounds = [
-        float(amount.evaluate(names)) / attributes[peak]
-        for amount, peak in ((work.flops, "peak_flops"), (work.bytes, "peak_bytes_per_s"))
-        if amount is not None and attributes.get(peak)
-    ]
-    return max(bounds) / median_s if bounds else None

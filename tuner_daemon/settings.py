@@ -47,8 +47,8 @@ class SearchSettings(_Table):
 
     batch: int = Field(8, ge=1)
     pool: int = Field(512, ge=8)
-    samples: int = Field(7, ge=1)
-    finalists: int = Field(4, ge=1)
+    samples: int = Field(15, ge=1)
+    finalists: int = Field(8, ge=1)
     final_blocks: int = Field(30, ge=8)
     seed: int = 0
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from tuner_daemon.records.device import Clocks, DeviceInfo
@@ -55,12 +56,13 @@ class Timing:
     clocks: Clocks = field(default_factory=Clocks)
     occupancy: float | None = None  # active warps per SM over the limit
     outcome: Outcome = Outcome.OK
+    device_s: float = 0.0  # that the device worked on it: all launches, those of checks and warm-up included
 
     def __post_init__(self) -> None:
         if not self.times_s or not all(0.0 < t < float("inf") for t in self.times_s):
             raise ValueError(f"times_s must be positive and finite and not empty, got {self.times_s!r}")
 
-    @property
+    @cached_property
     def median_s(self) -> float:
         return statistics.median(self.times_s)
 
@@ -75,6 +77,7 @@ class Failure:
     error_norm: float | None = None
     clocks: Clocks = field(default_factory=Clocks)
     build_s: float | None = None
+    device_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.OK:
@@ -111,7 +114,7 @@ class Measurement:
     host: str
     started_at: datetime  # UTC
     artifact: Artifact | None = None
-    baseline_median_s: float | None = None  # measured in the same session
+    baseline_median_s: float | None = None  # of the same session, at the time of this measurement
     policy_version: str = ""
     cost_model_version: str = ""
     source: str = "measured"

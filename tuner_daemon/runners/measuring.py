@@ -99,7 +99,13 @@ class WorkerRunner:
     def _run_once(self, planned: Planned, effort: Effort) -> tuple[Ran, str]:
         """The result, and what disturbed it."""
         self._prepare(planned)
-        wanted = {"samples": effort.samples, "drop_above_s": effort.drop_above_s, "timeout_s": effort.timeout_s}
+        wanted = {
+            "steps": effort.steps,
+            "drop_above_s": effort.drop_above_s,
+            "beat_s": effort.beat_s,
+            "timeout_s": effort.timeout_s,
+            "known": effort.known,
+        }
         end: ChildFailedError | None = None
         with self._keeper.watch() as watch:
             try:
@@ -262,8 +268,16 @@ class WorkerRunner:
                 reply["error_norm"],
                 clocks,
                 reply["occupancy"],
+                device_s=reply.get("device_s", 0.0),
             )
-        return Failure(config, Outcome(reply["outcome"]), reply["detail"], reply["error_norm"], clocks)
+        return Failure(
+            config,
+            Outcome(reply["outcome"]),
+            reply["detail"],
+            reply["error_norm"],
+            clocks,
+            device_s=reply.get("device_s", 0.0),
+        )
 
     def _believe(self, reply: dict[str, Any]) -> None:
         """Ends a worker that says it is of no more use. Raises KernelError, DeviceError for what is no candidate's."""

@@ -19,6 +19,7 @@ import numpy as np
 from tuner_daemon.worker.checking import describe, judge
 from tuner_daemon.worker.device import BrokenError, Call, Device, NoMemoryError, RefusedError
 from tuner_daemon.worker.kept import Kept
+from tuner_daemon.worker.ladder import sampled
 from tuner_daemon.worker.messages import Candidate
 from tuner_daemon.worker.workspace import FEW_SETS, Slot, Workspace, Workspaces, fill_constants
 
@@ -57,6 +58,7 @@ class Trial:
         self.error_norm = 0.0
         self._checked_s: list[float] = []
         self.warm_median_s: float | None = None
+        self.device_s = 0.0  # of work that this candidate has given to the device
         self._last: tuple[int, Slot] | None = None
         self._loaded = _on_device(lambda: device.load(candidate.program))
         if workspace.sets:
@@ -79,7 +81,7 @@ class Trial:
         index, slot = self._workspace.loaded(number)
         slot.reset()
         call = self._call(index)
-        self._checked_s.append(_on_device(lambda: self._device.time([call], cold=False)))
+        self._checked_s.append(self._time([call], cold=False))
         self._verify(number, slot)
 
     def check_all(self, slow_s: float = math.inf) -> None:
@@ -96,7 +98,7 @@ class Trial:
         slot.reset()
         calls = [self._call(index)]
         while len(times) < WARM_LAUNCHES or self._device.warm_up_s > 0.0:
-            times.append(_on_device(lambda: self._device.time(calls, cold=False)))
+            times.append(self._time(calls, cold=False))
             if times[-1] > SLOW_LAUNCH_S:
                 break
         self.warm_median_s = statistics.median(times[-WARM_LAUNCHES:])
@@ -111,7 +113,7 @@ class Trial:
                 slot.reset()
             calls.append(self._call(index))
         self._last = (number, slot)
-        return max(_on_device(lambda: self._device.time(calls, cold=True)), 1e-9)
+        return max(self._time(calls, cold=True), 1e-9)
 
     def check_last(self) -> None:
         """What the last timed launch left."""
@@ -126,6 +128,12 @@ class Trial:
                 f"faster than the device can be: {median_s:.3g} s, at least {self._candidate.floor_s:.3g} s are needed",
                 error_norm=self.error_norm,
             )
+
+    def _time(self, calls: Sequence[Call], *, cold: bool) -> float:
+        """Seconds per launch."""
+        launch_s = _on_device(lambda: self._device.time(calls, cold=cold))
+        self.device_s += launch_s * len(calls)
+        return launch_s
 
     def _call(self, index: int) -> Call:
         if index not in self._calls:
@@ -172,8 +180,9 @@ def _on_device(action: Callable[[], T]) -> T:
 
 
 def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note) -> Any:
-    """effort: ``samples``, ``drop_above_s`` (or None), ``timeout_s``. Answers with the fields of a Timing, or with
-    ``outcome``, ``detail``, ``error_norm``, ``fatal``."""
+    """effort: ``steps`` (or ``samples``, as the only one), ``drop_above_s``, ``beat_s`` (or None), ``timeout_s``,
+    ``known``. Answers with the fields of a Timing, or with ``outcome``, ``detail``, ``error_norm``, ``fatal``; with
+    both, ``device_s``."""
     stop_at = time.perf_counter() + TIME_SHARE * effort["timeout_s"]
     workspace = workspaces.of(candidate.problem)
     trial = None
@@ -184,7 +193,7 @@ def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Ma
     except FailedError as failed:
         if not failed.fatal:
             workspace.heal()
-        return failed.reply()
+        return failed.reply() | {"device_s": trial.device_s if trial else 0.0}
     finally:
         if trial is not None:
             trial.close()
@@ -203,19 +212,30 @@ def _checked(trial: Trial, action: Callable[[], T]) -> T:
 
 
 def _measure(trial: Trial, effort: Mapping[str, Any], stop_at: float, note: Note) -> dict[str, Any]:
-    drop_above_s = math.inf if effort["drop_above_s"] is None else effort["drop_above_s"]
+    drop_above_s = _or_infinity(effort["drop_above_s"])
     note(0, "checking")
-    trial.check_all(slow_s=3 * drop_above_s)
+    if effort.get("known"):
+        trial.check(0)
+    else:
+        trial.check_all(slow_s=3 * drop_above_s)
     note(0, "timing")
     if trial.first_launch_s < 3 * drop_above_s:
         trial.warm_up()
-    times_s = [trial.sample(0)]
-    while len(times_s) < effort["samples"] and times_s[0] <= drop_above_s and time.perf_counter() < stop_at:
-        times_s.append(trial.sample(len(times_s)))
+    times_s = sampled(
+        trial.sample,
+        effort.get("steps") or [effort["samples"]],
+        drop_above_s=drop_above_s,
+        beat_s=_or_infinity(effort.get("beat_s")),
+        may_go_on=lambda: time.perf_counter() < stop_at,
+    )
     note(0, "checking again")
     trial.check_last()
     trial.check_floor(times_s)
     return _timing(trial, times_s)
+
+
+def _or_infinity(limit_s: float | None) -> float:
+    return math.inf if limit_s is None else limit_s
 
 
 def _timing(trial: Trial, times_s: Sequence[float]) -> dict[str, Any]:
@@ -225,6 +245,7 @@ def _timing(trial: Trial, times_s: Sequence[float]) -> dict[str, Any]:
         "warm_median_s": trial.warm_median_s,
         "error_norm": trial.error_norm,
         "occupancy": trial.occupancy,
+        "device_s": trial.device_s,
     }
 
 
@@ -286,7 +307,8 @@ class Race:
         except FailedError as failed:
             if failed.fatal:
                 raise _FatalError(number, failed) from failed
-            self.replies[number] = failed.reply()
+            trial = self._trials.get(number)
+            self.replies[number] = failed.reply() | {"device_s": trial.device_s if trial else 0.0}
             self._workspaces.of(self._candidates[number].problem).heal()
             if number in self._trials:
                 self._trials.pop(number).close()
