@@ -43,7 +43,7 @@ from tuner_daemon.session import DEFAULT_PLAN
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS: Mapping[str, Problem] = {"cuda": matmul(4096, 4096, 4096), "cpu": matmul(128, 128, 128)}
 SHARED_BYTES = 48 << 10  # Kernel Tuner does not ask the driver for more, and launches that need it fail
-ITERATIONS = 7  # both tools' launches per candidate
+ITERATIONS = 7  # Kernel Tuner's default
 HONEST = 7  # candidates beside the one whose launch fails
 
 
@@ -146,18 +146,18 @@ def measured(bench: Bench, configs: Sequence[Config]) -> list[Measurement]:
     rows: list[Measurement] = []
     for round_ in range(len(configs)):
         batch = Building(building.proposals, islice(building.items, DEFAULT_PLAN.batch))
-        done = bench.measure(batch, effort(rows), round_, None)
-        if not done:
+        if not bench.measure(batch, lambda: effort(rows), round_, on_each=rows.append):
             break
-        rows += done
     return rows
 
 
 def effort(rows: Sequence[Measurement]) -> Effort:
-    """As a session's: candidates far behind the best so far get no more than one sample."""
+    """As a session's: candidates far behind the best so far get one sample, others as many as show where they are."""
+    plan = DEFAULT_PLAN
     best_s = min((r.ran.median_s for r in rows if isinstance(r.ran, Timing)), default=None)
-    drop_above_s = None if best_s is None else DEFAULT_PLAN.drop_factor * best_s
-    return Effort(ITERATIONS, drop_above_s, DEFAULT_PLAN.first_timeout_s)
+    if best_s is None:
+        return Effort(plan.samples, timeout_s=plan.first_timeout_s)
+    return Effort(plan.samples, plan.drop_factor * best_s, plan.first_timeout_s, (1 + plan.margin) * best_s)
 
 
 # -- Kernel Tuner's --------------------------------------------------------------------------------------------

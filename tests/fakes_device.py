@@ -52,6 +52,7 @@ class FakeDevice:
     flagged: bool = True
     adaptive: bool = True
     shares_cores: bool = True
+    clock_mode: str = "free"
     device: DeviceInfo = DEVICE
     now_s: float = 0.0
     samples: int = 0

@@ -20,9 +20,10 @@ from tests.fakes_session import (
     valley,
 )
 from tuner_daemon.answers import NO_MODEL
-from tuner_daemon.errors import JobInterruptedError, TuningError
+from tuner_daemon.errors import DeviceError, JobInterruptedError, TuningError
 from tuner_daemon.measuring import Parts
 from tuner_daemon.records.device import Clocks
+from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.measurement import Failure, Measurement, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
@@ -327,5 +328,47 @@ def test_when_the_clocks_are_let_go_under_way_the_job_goes_on_without_mixing() -
     later = rows[rows.index(baselines[1]) + 1 :]
     baseline = baselines[1].ran
     assert isinstance(baseline, Timing)
-    assert {row.baseline_median_s for row in later} == {baseline.median_s}
+    assert [row.baseline_median_s for row in later] == pytest.approx([baseline.median_s] * len(later), rel=0.03)
     assert result.measured == sum(row.ran.clocks.mode == "free" for row in rows)
+
+
+def test_rows_of_another_device_or_driver_do_not_count_as_measured() -> None:
+    log = ListLog()
+    tune(scripted_task(), "job", parts(log=log))
+    elsewhere = replace(log.rows[0].device, uuid="another")
+    log.rows = [replace(row, device=elsewhere) for row in log.rows]
+    again = ScriptedRunner()
+    result = tune(scripted_task(), "job", parts(log=log, runner=again))
+    assert len(again.ran) == result.measured == 32
+
+
+def test_a_candidate_whose_launch_has_no_value_costs_one_row() -> None:
+    task = scripted_task()
+    launch = replace(task.spec.kernel.launch, grid=(Expression.parse("128 // (A - 2)"),))
+    task = replace(task, spec=replace(task.spec, kernel=replace(task.spec.kernel, launch=launch)))
+    bench = parts()
+    assert tune(task, "job", bench).outcomes["launch_failed"] >= 1
+    failed = [row.ran for row in bench.log.measurements("job") if isinstance(row.ran, Failure)]
+    assert all("divides by zero" in ran.detail for ran in failed)
+
+
+def test_a_device_that_breaks_takes_no_row_with_it() -> None:
+    def breaks(n: int) -> None:
+        if n == 5:
+            raise DeviceError("the canary died")
+
+    bench = parts(runner=ScriptedRunner(on_run=breaks))
+    with pytest.raises(DeviceError):
+        tune(scripted_task(), "job", bench)
+    assert len(bench.log.measurements("job")) == 4
+
+
+def test_a_baseline_that_does_not_build_any_more_is_no_other_configuration() -> None:
+    log = ListLog()
+    tune(scripted_task(baseline=SLOW), "job", parts(log=log))
+
+    def gone(config: Config) -> float | Outcome:
+        return Outcome.BUILD_FAILED if config.as_dict() == SLOW else valley(config)
+
+    with pytest.raises(TuningError, match="does not build any more"):
+        tune(scripted_task(baseline=SLOW), "job", parts(gone, log=log))

@@ -146,9 +146,9 @@ class Jumping(ScriptedRunner):
 @pytest.mark.parametrize(("jump", "repeats"), [(1.0, False), (1.004, False), (1.05, True)])
 def test_a_block_in_which_the_baseline_jumped_is_run_again_as_far_as_it_may_win(jump: float, repeats: bool) -> None:
     runner = Jumping(lambda config: 1e-3 * (1 + 0.02 * int(config["A"]) / 128), noise=1e-4)
-    runner.jump = jump
-    bench = parts(runner=runner)
-    result = tune(scripted_task(), "job", bench)
+    runner.jump, ticks = jump, iter(range(100_000))
+    bench = parts(runner=runner, clock=lambda: float(next(ticks)))
+    result = tune(scripted_task(seconds=1e6), "job", bench)
     again = [key for key, n in Counter(runner.ran).items() if n > 1]
     assert bool(again) is repeats
     assert len(again) == len(runner.ran) - 32 == result.counters["repeated"] <= 8

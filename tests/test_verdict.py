@@ -101,3 +101,12 @@ def test_with_no_finalist_the_baseline_stands() -> None:
     times = np.full(BLOCKS, 1e-3)
     judgement = judge(times, times, np.empty((0, BLOCKS)))
     assert (judgement.verdict, judgement.winner) == (Verdict.SAME, None)
+
+
+def test_too_few_blocks_decide_nothing_however_clear_they_look() -> None:
+    for blocks in (2, 3, 8, 11):
+        baseline, fast = np.full(blocks, 1e-3), np.full((1, blocks), 0.5e-3)
+        judgement = judge(baseline, baseline, fast)
+        assert (judgement.verdict, judgement.winner) == (Verdict.UNDECIDED, None)
+        assert f"time allowed {blocks} blocks" in judgement.reason
+    assert judge(np.full(12, 1e-3), np.full(12, 1e-3), np.full((1, 12), 0.5e-3)).verdict is Verdict.FASTER

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tuner_daemon.errors import JobInterruptedError
 from tuner_daemon.measuring import Parts
-from tuner_daemon.records.device import DeviceInfo
+from tuner_daemon.records.device import DEVICE_IDENTITY, DeviceInfo
 from tuner_daemon.records.measurement import Measurement
 from tuner_daemon.records.result import Result
 from tuner_daemon.records.space import ParamSpace
@@ -20,8 +20,6 @@ from tuner_daemon.records.task import Task
 from tuner_daemon.session import DEFAULT_PLAN, Observer, Plan, Progress, tune
 
 LEASE_POLL_S = 0.5
-IDENTITY = ("uuid", "name", "driver", "runtime", "compiler")
-"""What of a device must be as it was for an answer to hold."""
 
 
 class Results(Protocol):
@@ -84,5 +82,5 @@ def covers(stored: Mapping[str, Any], spec: KernelSpec, device: DeviceInfo) -> b
     """Whether a stored result answers the spec: it is this device's, with this driver and compiler, and it spent at
     least the budget that is asked for now."""
     spent, was = stored["spec"]["budget"], stored["device"]
-    same = all(was.get(name) == getattr(device, name) for name in IDENTITY)
+    same = all(was.get(name) == getattr(device, name) for name in DEVICE_IDENTITY)
     return bool(same and spent["measurements"] >= spec.budget.measurements and spent["seconds"] >= spec.budget.seconds)

@@ -41,11 +41,13 @@ def run_final(
     blocks: int,
     heats: int,
     may_go_on: Callable[[], bool],
+    must_end: Callable[[], bool] = lambda: False,
 ) -> Final:
     """At least ``blocks`` blocks that were not disturbed, in heats of ``blocks / heats``; more heats while the reported
     interval is wide and ``may_go_on()``. Only the width decides that, never where the interval lies: looking at the
     verdict before stopping would call too many pairs different.
 
+    Once ``must_end()``, it ends with what there is; the verdict knows how little that may be worth.
     After each heat the finalists that are clearly behind, on the blocks that choose, leave. Raises TuningError if the
     baseline fails, or the device does not come to rest.
     """
@@ -65,7 +67,7 @@ def run_final(
         own, twin, *others = (ran for ran in results if isinstance(ran, Timing))
         final = Final(own, twin, tuple(others), disturbed)
         taken = len(own.times_s)
-        if taken >= blocks and (taken >= MOST_HEATS * size or is_precise(final) or not may_go_on()):
+        if must_end() or (taken >= blocks and (taken >= MOST_HEATS * size or is_precise(final) or not may_go_on())):
             return final
 
 

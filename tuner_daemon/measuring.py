@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner_daemon.drift import Track
+from tuner_daemon.errors import ExpressionError
 from tuner_daemon.interfaces import Builder, CostModel, Effort, MeasurementLog, Proposer, Runner
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
 from tuner_daemon.records.task import Task
@@ -119,18 +120,20 @@ class Bench:
         proposals = dict(building.proposals)
         rows: list[Measurement] = []
         block = 0  # rows from here on were run since the baseline was timed
-        for item in self._items(building, proposals):
-            row = self._measured(item, proposals[item.config.key], effort, round_)
-            if row is not None:
-                rows.append(row)
-                on_each(row)
-            if stop():
-                break
-            if self._is_due():
-                self._repeat_after_jump(rows, block, effort)
-                block = len(rows)
-        rows = self._with_baselines(rows)
-        self.parts.log.append(rows)
+        try:
+            for item in self._items(building, proposals):
+                row = self._measured(item, proposals[item.config.key], effort, round_)
+                if row is not None:
+                    rows.append(row)
+                    on_each(row)
+                if stop():
+                    break
+                if self._is_due():
+                    self._repeat_after_jump(rows, block, effort)
+                    block = len(rows)
+        finally:  # a device that breaks takes no row with it: what killed it must be known after the restart
+            rows = self._with_baselines(rows)
+            self.parts.log.append(rows)
         return rows
 
     @property
@@ -160,7 +163,10 @@ class Bench:
         started_at = datetime.now(UTC)
         if isinstance(item, Failure):
             return self._row(proposal, item, None, round_, started_at)
-        ran = self._run(item, effort())
+        try:
+            ran = self._run(item, effort())
+        except ExpressionError as error:
+            ran = Failure(item.config, Outcome.LAUNCH_FAILED, f"an expression has no value: {error}")
         if ran.outcome is Outcome.DISTURBED:
             self.counters["disturbed"] += 1
             self._tries[proposal.config.key] += 1

@@ -17,6 +17,7 @@ from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.final import Final, run_final
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building, Parts
+from tuner_daemon.records.device import DEVICE_IDENTITY, DeviceInfo
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
 from tuner_daemon.records.result import Result
 from tuner_daemon.records.space import Config
@@ -44,6 +45,7 @@ class Plan:
     patience: int = 24  # this many failures with no success end the job
     first_timeout_s: float = 30.0
     heat_timeout_s: float = 25.0
+    final_limit_s: float = 180.0  # a final round that takes longer ends with the blocks that it has
 
 
 DEFAULT_PLAN = Plan()
@@ -98,6 +100,7 @@ def tune(
             search.finish_round(ahead or Building.nothing())
             with search.bench.watch.time("propose"):
                 chosen = following.result() if following else None
+            search.keep_one_clock_mode()
             ahead = chosen or search.next_round()
     return search.confirm()
 
@@ -139,7 +142,8 @@ class Search:
         earlier = self.parts.log.measurements(self.bench.job)
         self.round = max((m.round for m in earlier), default=-1) + 1
         mode = self.parts.runner.clock_mode
-        self.history = [] if self.task.spec.options.force else [m for m in earlier if holds(m, mode)]
+        ours = [m for m in earlier if same_device(m.device, self.task.device) and holds(m, mode)]
+        self.history = [] if self.task.spec.options.force else ours
         self.started = {m.ran.config.key for m in self.history}
         self.parts.log.remember(self.task.spec.kernel)
 
@@ -194,8 +198,8 @@ class Search:
         self.history = [*self.history, *rows]
         self.round += 1
         self._heed_stop()
-        self._keep_one_clock_mode(rows)
-        self._follow_baseline()
+        if self.declared_baseline is not None:
+            self._follow_baseline()
         self.best_ratio = min((r for r in self.bench.ratios(self.history) if r > 0), default=math.inf)
 
     def confirm(self) -> Result:
@@ -205,14 +209,21 @@ class Search:
         order = [self.history[i].ran.config for i in np.argsort(ratios) if ratios[i] > 0]
         finalists = [config for config in order if config != baseline.config][: self.plan.finalists]
         self._report("final", self.history)
-        own, *others = self._artifacts([baseline.config, *finalists])
+        built = {a.config.key: a for a in self._artifacts([baseline.config, *finalists])}
+        if baseline.config.key not in built:
+            raise TuningError("the baseline was built and measured before and does not build any more")
+        others = [built[config.key] for config in finalists if config.key in built]
+        own = built[baseline.config.key]
+        launch_s = 2 * baseline.median_s + sum(t.median_s for t in self._timings() if t.config in finalists)
         spare_s = self.elapsed_s * self.plan.final_share
         enough_s = self.elapsed_s + spare_s
 
         def race(entrants: Sequence[Artifact], blocks: int) -> list[Ran]:
             self._heed_stop()
             with self.bench.watch.time("run"):
-                heat = self.parts.runner.race(self.task, entrants, blocks, self.plan.heat_timeout_s)
+                # Checks launch every entrant about eight times before and after the blocks.
+                limit_s = self.plan.heat_timeout_s + 4 * launch_s * (blocks + 8)
+                heat = self.parts.runner.race(self.task, entrants, blocks, limit_s)
             for ran in heat:
                 self.bench.count(ran)
             self._heed_stop()
@@ -225,6 +236,7 @@ class Search:
             blocks=self.plan.final_blocks,
             heats=HEATS,
             may_go_on=lambda: self.elapsed_s < enough_s,
+            must_end=lambda: self.elapsed_s > enough_s + self.plan.final_limit_s,
         )
         judgement = judge(np.array(final.baseline.times_s), np.array(final.twin.times_s), final.times_s())
         return self._result(judgement, final)
@@ -234,18 +246,20 @@ class Search:
             measured = len(self.history)
             raise JobInterruptedError(f"{self.bench.job}: stopped after {measured} measurements, all in the log")
 
-    def _keep_one_clock_mode(self, rows: Sequence[Measurement]) -> None:
+    def keep_one_clock_mode(self) -> None:
         """If the clocks were locked or let go under way, what was measured before counts as not measured."""
-        modes = [m.ran.clocks.mode for m in rows if isinstance(m.ran, Timing)]
-        if all(t.clocks.mode == modes[-1] for t in self._timings() if modes):
+        modes = [t.clocks.mode for t in self._timings()]
+        if len(set(modes)) <= 1:
             return
         kept = [m for m in self.history if holds(m, modes[-1])]
         self.started -= {m.ran.config.key for m in self.history} - {m.ran.config.key for m in kept}
         self.history = kept
         self.bench.forget()
+        self.best_ratio = math.inf
         if self.declared_baseline is not None and self.declared_baseline not in kept:
             self.declared_baseline = None
             self.measure_baseline()
+        self._follow_baseline()
 
     # -- parts of a round --------------------------------------------------------------------------------------
 
@@ -410,6 +424,11 @@ def shortlist(scored: Sequence[Proposal], n: int) -> list[Proposal]:
     exploring = [p for p in ranked if p.proposed_by == "explore"][: 1 if n > 1 else 0]
     rest = [p for p in ranked if p not in exploring]
     return [*rest[: n - len(exploring)], *exploring]
+
+
+def same_device(measured_on: DeviceInfo, device: DeviceInfo) -> bool:
+    """Whether a time of one is a time of the other: the same device with the same driver and compiler."""
+    return all(getattr(measured_on, name) == getattr(device, name) for name in DEVICE_IDENTITY)
 
 
 def holds(row: Measurement, clock_mode: str) -> bool:

@@ -13,6 +13,9 @@ from tuner_daemon.records.result import Verdict
 
 CONFIDENCE = 0.95
 SMALLEST_FLOOR = 0.005  # differences under half a per cent are never called real
+FEWEST = 6
+"""Reported blocks: the median of fewer has no interval of this confidence."""
+
 CHOOSE, REPORT = slice(0, None, 2), slice(1, None, 2)
 """Blocks that choose the winner, and blocks whose times are published."""
 
@@ -56,6 +59,9 @@ def judge(baseline_s: NDArray[np.float64], twin_s: NDArray[np.float64], finalist
     """
     reported_baseline = baseline_s[REPORT]
     floor = noise_floor(baseline_s, twin_s)
+    if len(reported_baseline) < FEWEST:
+        reason = f"time allowed {len(baseline_s)} blocks of the final round, of which {2 * FEWEST} are needed to decide"
+        return _baseline_stands(Verdict.UNDECIDED, reason, reported_baseline, floor)
     if not len(finalists_s):
         return _baseline_stands(Verdict.SAME, "no other configuration gave right results", reported_baseline, floor)
     ratios = np.log(baseline_s / finalists_s)  # (finalists, blocks): positive is faster

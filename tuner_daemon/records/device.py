@@ -28,6 +28,10 @@ class DeviceInfo:
     attributes: Mapping[str, float] = field(default_factory=dict)
 
 
+DEVICE_IDENTITY = ("uuid", "name", "driver", "runtime", "compiler")
+"""What of a device must be as it was for a measurement to hold."""
+
+
 @dataclass(frozen=True)
 class Clocks:
     """Clock policy and what was read while a measurement ran. None where the device does not say."""

@@ -164,8 +164,10 @@ class WorkerRunner:
                 return {culprit: _end(planned[culprit], error)}
         seen = self._keeper.judge(watch.looks)
         if seen.disturbance:
-            # Whatever it was met all candidates of a block alike, and blocks are compared within themselves.
-            logger.warning("the final round was disturbed: %s", seen.disturbance)
+            logger.warning("the race was disturbed: %s", seen.disturbance)
+            time.sleep(next(iter(self.waits_s), 0.0))
+            detail = f"the race was disturbed: {seen.disturbance}"
+            return {number: item.failed(Outcome.DISTURBED, detail) for number, item in planned.items()}
         clocks = seen.clocks
         if "culprit" in reply:
             culprit = numbers[reply["culprit"]]
