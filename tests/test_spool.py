@@ -12,7 +12,7 @@ import pytest
 
 from tests.spools import SPEC, Clock, claim_first, drop_spec, spool_at, where, whole_specs
 from tuner_daemon.errors import DiskFullError, SpecError, SpoolError
-from tuner_daemon.storage import companions, files, incoming
+from tuner_daemon.storage import files, incoming
 from tuner_daemon.storage.incoming import Entry
 from tuner_daemon.storage.spool import Spool
 
@@ -189,35 +189,6 @@ def test_a_scan_gives_no_more_than_it_is_asked_for(spool: Spool, clock: Clock) -
     assert spool.counts()["incoming"] == 30
 
 
-def test_what_lies_beside_a_spec_is_copied_for_the_job(spool: Spool, clock: Clock) -> None:
-    kernel = spool.incoming / "my_sgemm"
-    kernel.mkdir()
-    (kernel / "kernel.toml").write_text('name = "sgemm"')
-    (spool.incoming / "other.cu").write_text("// not named")
-    (spool.incoming / "inline.cu").write_text("// first")
-    drop_spec(spool, text='kernel = "my_sgemm"\n[sources]\ncuda = { file = "inline.cu", entry = "f" }\nx = "../etc"\n')
-    assert spool.counts()["incoming"] == 1
-    claimed = claim_first(spool, clock)
-    assert claimed.path.name == "a.toml"
-    assert sorted(p.name for p in claimed.path.parent.iterdir()) == ["a.toml", "inline.cu", "my_sgemm"]
-    (spool.incoming / "inline.cu").write_text("// changed while the job runs")
-    assert (claimed.path.parent / "inline.cu").read_text() == "// first"
-    spool.finish(claimed, "j")
-    assert not claimed.path.exists()
-    assert where(spool.root) == {"done": ["a.toml"], "incoming": ["inline.cu", "my_sgemm", "other.cu"]}
-
-
-def test_a_kernel_beside_the_spec_that_cannot_be_copied_fails_the_spec(spool: Spool, clock: Clock) -> None:
-    kernel = spool.incoming / "mine"
-    kernel.mkdir()
-    (kernel / "kernel.toml").write_text("")
-    drop_spec(spool, text='kernel = "mine"')
-    entry = whole_specs(spool, clock)[0]
-    (kernel / "kernel.cu").symlink_to("/etc/passwd")
-    assert spool.claim(entry) is None
-    assert "cannot be copied" in (spool.root / "failed" / "a.toml.reason.txt").read_text()
-
-
 def test_submit_drops_a_whole_spec_under_a_free_name(spool: Spool, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "gemm.toml"
     path.write_text(SPEC)
@@ -391,10 +362,3 @@ def test_a_folder_that_cannot_be_moved_is_reported_once_and_passed_over(
         assert spool.claim(entry) is None
         assert whole_specs(spool, clock) == []
     assert "group-writable" in (spool.root / "failed" / "mine.reason.txt").read_text()
-
-
-def test_a_spec_that_is_no_toml_names_no_companions(tmp_path: Path) -> None:
-    spec = tmp_path / "a.toml"
-    for text in ("not toml", "[" * 5000, '"\\q"'):
-        spec.write_text(text)
-        assert companions.gather(spec, tmp_path, tmp_path / ".work") == spec

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SPEC_SUFFIXES = (".toml", ".json")
-COMPANION_SUFFIXES = (".cu", ".cuh", ".c", ".h", ".hpp", ".cpp", ".inc", ".npy")  # lie beside a spec that names them
+SOURCE_SUFFIXES = (".cu", ".cuh", ".c", ".h", ".hpp", ".cpp", ".inc")
+COMPANION_SUFFIXES = (*SOURCE_SUFFIXES, ".npy")  # lie beside a spec that names them
 SIDECAR_SUFFIXES = (".job", ".reason.txt")
 FILE_GAP_S, FOLDER_GAP_S = 0.2, 0.5  # unchanged for so long between two scans is whole
 OLD_S = 2.0  # a file that nobody wrote to for so long is whole
