@@ -1,7 +1,7 @@
 """Which headers of its folder a source includes: the one rule by which kernels are hashed, carried and built.
 
-Only what stands literally in an ``#include`` counts, in quotes or angles, and only where the folder can answer it: first
-beside the file that includes, then at the top of the folder. Everything else is the compiler's business.
+Only what stands literally in an ``#include`` counts, in quotes or angles, and only where the folder can answer it:
+first beside the file that includes, then at the top of the folder. Everything else is the compiler's business.
 """
 
 from __future__ import annotations
