@@ -126,10 +126,8 @@ def texts(source: Path, folder: Path, names: Names = included_names) -> Iterator
 
 def _check_size(source: Path, total_bytes: int, count: int) -> None:
     if total_bytes > TREE_LIMIT_BYTES or count > TREE_LIMIT_FILES:
-        problem = (
-            f"is larger than {TREE_LIMIT_BYTES >> 20} MiB with its headers, or has over {TREE_LIMIT_FILES} of them"
-        )
-        raise SourceRefusedError(problem, file=source, remedy="leave out what it does not need")
+        limits = f"{TREE_LIMIT_BYTES >> 20} MiB with its headers, or has over {TREE_LIMIT_FILES} of them"
+        raise SourceRefusedError(f"is larger than {limits}", file=source, remedy="leave out what it does not need")
 
 
 def find(name: str, includer: Path, root: Path) -> Path | None:

@@ -1,7 +1,8 @@
 """A spec dropped as a bare file may name a kernel folder or source files that lie beside it in incoming/.
 
-They, and the headers that the sources include from there, are copied to a work folder of the claim, so that later changes in incoming/ cannot reach a running job. The spec
-in active/ stays the truth; the work folder is made anew at every claim and thrown away.
+They, and the headers that the sources include from there, are copied to a work folder of the claim, so that later
+changes in incoming/ cannot reach a running job. The spec in active/ stays the truth; the work folder is made anew at
+every claim and thrown away.
 """
 
 from __future__ import annotations

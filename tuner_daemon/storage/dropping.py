@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner_daemon.errors import SpecError
+from tuner_daemon.records.spec import SPEC_SUFFIXES, spec_in
 from tuner_daemon.storage import files
-from tuner_daemon.storage.incoming import SPEC_SUFFIXES, safe_name, spec_in
+from tuner_daemon.storage.incoming import safe_name
 
 # The spool's group must be able to read a dropped spec and to move a dropped folder, whatever the client's umask.
 _FILE_MODE, _FOLDER_MODE = 0o660, 0o2770
