@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from tests.spools import SPEC, Clock, claim_first, drop_spec, spool_at, where, w
 from tuner_daemon.errors import DiskFullError, SpecError, SpoolError
 from tuner_daemon.storage import files, incoming
 from tuner_daemon.storage.incoming import Entry
-from tuner_daemon.storage.spool import Spool
+from tuner_daemon.storage.spool import Fate, Spool, counts_in, is_served
 
 
 @pytest.fixture
@@ -33,11 +34,11 @@ def test_a_dropped_spec_goes_from_incoming_to_active_to_done(spool: Spool, clock
     assert (claimed.name, claimed.path, claimed.attempts) == ("a.toml", spool.root / "active" / "a.toml", 1)
     assert claimed.path.read_text() == SPEC
     assert spool.counts() == {"incoming": 0, "active": 1, "done": 0, "failed": 0, "hold": 0}
-    assert spool.outcome("a.toml") is None
+    assert spool.fate("a.toml") == Fate("active")
     spool.finish(claimed, "sgemm-1234", "faster")
     assert where(spool.root) == {"done": ["a.toml"]}
     assert (spool.root / "done" / "a.toml.job").read_text().split("\n")[0] == "sgemm-1234"
-    fate = spool.outcome("a.toml")
+    fate = spool.fate("a.toml")
     assert fate is not None
     assert (fate.state, fate.job, fate.answer, fate.reason) == ("done", "sgemm-1234", "faster", "")
     assert not list((spool.root / "active").iterdir())
@@ -50,7 +51,7 @@ def test_a_spec_that_fails_or_is_held_lies_beside_the_reason(spool: Spool, clock
     move(claim_first(spool, clock), "problem.m is missing\nsecond line")
     assert where(spool.root) == {state: ["a.toml"]}
     assert (spool.root / state / "a.toml.reason.txt").read_text() == "problem.m is missing\nsecond line\n"
-    fate = spool.outcome("a.toml")
+    fate = spool.fate("a.toml")
     assert fate is not None
     assert (fate.state, fate.job) == (state, None)
     assert fate.reason.startswith("problem.m")
@@ -336,6 +337,30 @@ def test_only_one_daemon_works_on_a_spool(spool: Spool) -> None:
     spool.unlock()
     other.lock()
     other.unlock()
+
+
+def test_anybody_can_see_whether_a_daemon_serves_and_nothing_is_made_by_looking(spool: Spool, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert not is_served(nowhere)
+    assert set(counts_in(nowhere).values()) == {0}
+    assert not nowhere.exists()
+    assert not is_served(spool.root)
+    spool.lock()
+    assert is_served(spool.root)
+    spool.unlock()
+    assert not is_served(spool.root)
+
+
+def test_a_look_at_the_moment_of_the_start_does_not_keep_the_daemon_out(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (spool.root / ".lock").touch()
+    look = os.open(spool.root / ".lock", os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(look, fcntl.LOCK_UN))
+    spool.lock()
+    os.close(look)
+    assert is_served(spool.root)
 
 
 def test_folders_on_different_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def submit(
     settings_file: SettingsFile = None,
 ) -> None:
     """Drop specs into the watched folder."""
-    from tuner_daemon.cli.client import drop, wait_for
+    from tuner_daemon.cli.client import drop, is_running, wait_for
     from tuner_daemon.cli.show import show_result
 
     settings = _settings(settings_file)
@@ -54,6 +54,8 @@ def submit(
     if not wait:
         _print({"submitted": names} if as_json else "\n".join(f"submitted {name}" for name in names))
         return
+    if not is_running(settings):
+        print("tunerd: no daemon is running; waiting for one to start (tunerd serve)", file=sys.stderr)
     failed = False
     for name in names:
         answer = wait_for(settings, name, timeout_s)

@@ -50,10 +50,6 @@ class ParquetLog:
         self._replaced_by: dict[Path, tuple[str, ...]] = {}
         self._last_name_at = datetime.min.replace(tzinfo=UTC)
 
-    def add_source(self, folder: Path) -> None:
-        """Also reads this log, such as the seed log that ships."""
-        self._sources.append(folder)
-
     def append(self, rows: Sequence[Measurement]) -> None:
         """On disk when it returns. Raises DiskFullError (nothing is lost, try again later), LogError (after a failed
         fsync: every later call as well), ValueError for a row that contradicts itself."""
@@ -107,8 +103,8 @@ class ParquetLog:
         return [part.path.name for part in self._listed() if part.manifest is None and not part.damage]
 
     def stats(self) -> dict[str, Any]:
-        """Rows as stored (a row written twice counts twice until compaction), parts, bytes, and rows by outcome for
-        each kernel. Opens no part that has a manifest."""
+        """Rows as stored (a row written twice counts twice until compaction), parts, bytes, rows by outcome for each
+        kernel, and the parts that cannot be used or vouched for. Opens no part that has a manifest."""
         return self._steadily(self._stats)
 
     def fingerprint(self) -> str:
@@ -248,6 +244,7 @@ class ParquetLog:
             "parts": len(live),
             "bytes": size,
             "kernels": {kernel: dict(sorted(outcomes.items())) for kernel, outcomes in sorted(kernels.items())},
+            "unverified": self.unverified(),
             "damaged": dict(self.damaged),
             "skipped": dict(self.skipped),
         }
