@@ -77,17 +77,18 @@ def tune(
 ) -> None:
     """Tune one spec here and now, with a progress bar; same engine and log as the daemon."""
     from tuner_daemon.cli.client import load
+    from tuner_daemon.cli.interrupts import stop_on_signals
     from tuner_daemon.cli.show import progress_bar, show_result
     from tuner_daemon.cli.workshop import Workshop
 
     settings = _settings(settings_file)
     loaded = load(settings, spec)
-    with Workshop(settings) as workshop:
+    with stop_on_signals() as stop, Workshop(settings) as workshop:
         if as_json:
-            _print(dict(workshop.engine.answer(loaded).result))
+            _print(dict(workshop.engine.answer(loaded, stop=stop).result))
             return
         with progress_bar() as observe:
-            answer = workshop.engine.answer(loaded, observe=observe)
+            answer = workshop.engine.answer(loaded, observe=observe, stop=stop)
     show_result(answer.result, known=answer.known)
 
 
