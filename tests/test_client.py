@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tuner_daemon.cli.client import gather_status
+from tuner_daemon.cli.workshop import run_retrain
 from tuner_daemon.settings import Settings
 from tuner_daemon.storage.spool import Spool
 from tuner_daemon.storage.status import write_status
@@ -57,3 +59,13 @@ def test_who_waits_without_a_daemon_is_told_so_at_once(settings: Settings, tmp_p
     assert "no answer within" in [first, *rest][-1]
     assert done.returncode == 1
     assert spool.fate("a.toml") is not None
+
+
+def test_a_retrain_job_that_was_refused_shows_in_the_status(settings: Settings) -> None:
+    assert gather_status(settings)["last_retrain"] is None
+    report = run_retrain(settings)
+    assert not report.promoted
+    last = gather_status(settings)["last_retrain"]
+    assert last["promoted"] is False
+    assert last["reason"] == report.reason
+    assert datetime.now(UTC) - datetime.fromisoformat(last["finished_at"]) < timedelta(minutes=1)

@@ -13,7 +13,7 @@ from tuner_daemon.settings import Settings
 from tuner_daemon.storage import companions
 from tuner_daemon.storage.results import ResultStore
 from tuner_daemon.storage.spool import Spool, counts_in, is_served
-from tuner_daemon.storage.status import read_status
+from tuner_daemon.storage.status import read_retrain, read_status
 
 POLL_S = 0.05
 
@@ -76,7 +76,12 @@ def gather_status(settings: Settings) -> dict[str, Any]:
         "running": published.pop("running", None),
         "devices": published.pop("devices", {}),
         "models": current.version if current else None,
-        "last_retrain": str(current.created_at) if current else None,
+        "last_retrain": _last_retrain(settings),
         "log": log,
         **published,
     }
+
+
+def _last_retrain(settings: Settings) -> dict[str, Any] | None:
+    report = read_retrain(settings.state_dir)
+    return None if report is None else {name: report.get(name) for name in ("finished_at", "promoted", "reason")}
