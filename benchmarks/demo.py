@@ -82,14 +82,16 @@ def serve_demo(folder: Path, settings: Path) -> None:
     say(f"   answered in {wall_s:.1f} s, nothing measured")
 
     say("4. retrain from the seed log and the measurements just made")
-    print(run("retrain", "--settings", str(settings)))
+    report = json.loads(run("retrain", "--json", "--settings", str(settings)))
+    print(f"{'promoted' if report['promoted'] else 'not promoted'}: {report['reason']}")
+    in_use = report["version"] if report["promoted"] else report["champion"]
 
     say("5. another shape starts warm")
     second = write(folder / "second.toml", m=320, n=512, k=256, measurements=17)
     warm, wall_s = submit(second, settings)
     show_result(warm)
     expect(warm["verdict"] == "faster", f"the verdict is {warm['verdict']}, not faster")
-    expect(bool(warm["models"]["policy"]), "the second shape did not start from a policy")
+    expect(warm["models"]["policy"] == in_use, "the second shape did not start from the models in use")
     say(f"   answered in {wall_s:.1f} s after {warm['measured']} measurements")
 
 

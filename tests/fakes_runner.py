@@ -36,6 +36,7 @@ class FakeRunner:
     """Every launch takes ``launch_s``; what becomes of a candidate is written in its configuration."""
 
     shares_cores = False
+    clock_mode = "free"
 
     def __init__(self, device: DeviceInfo, launch_s: float = 1e-3) -> None:
         self.device, self._launch_s = device, launch_s

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner_daemon.interfaces import Effort
-from tuner_daemon.records.device import DeviceInfo
+from tuner_daemon.records.device import Clocks, DeviceInfo
 from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.kernel import Argument, Kernel, Launch, Parameter, Reference, Value, Work
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
@@ -89,6 +89,7 @@ class ScriptedRunner:
     landscape: Landscape = valley
     noise: float = 0.01
     shares_cores: bool = True
+    clock_mode: str = "free"
     device: DeviceInfo = DEVICE
     ran: list[str] = field(default_factory=list)
     on_run: Callable[[int], None] = lambda _: None
@@ -110,7 +111,7 @@ class ScriptedRunner:
         if isinstance(value, Outcome):
             return Failure(config, value, f"scripted: {value}")
         samples = value * np.exp(self.rng.normal(0.0, self.noise, n))
-        return Timing(config, tuple(float(s) for s in samples), None, 1e-7)
+        return Timing(config, tuple(float(s) for s in samples), None, 1e-7, Clocks(mode=self.clock_mode))
 
     def close(self) -> None: ...
 

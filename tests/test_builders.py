@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,8 @@ import psutil
 import pytest
 
 from tests.fakes import KERNEL_C, KERNEL_CU, spec_for, vector_add_kernel
-from tuner_daemon.builders.cache import BuildCache
-from tuner_daemon.builders.compiling import CompilingBuilder
+from tuner_daemon.builders.cache import BuildCache, Compiled, Rejected
+from tuner_daemon.builders.compiling import Compilation, CompileUnit, CompilingBuilder, Decided
 from tuner_daemon.builders.cubin import real_arch
 from tuner_daemon.builders.cuda import cuda_builder
 from tuner_daemon.builders.gcc import GccBuilder
@@ -511,3 +512,46 @@ def test_a_truncated_binary_is_built_again(gcc: GccBuilder, tmp_path: Path) -> N
     assert not again.cached
     assert again.path.read_bytes() == whole
     assert artifact(one(gcc, kernel, "cpu")).cached
+
+
+class QueueingBuilder(CompilingBuilder):
+    """Candidates take until they are let go; references are there at once."""
+
+    language = "cpu"
+    compiler = "none"
+
+    def __init__(self, cache: BuildCache, let_go: threading.Event) -> None:
+        super().__init__(cache, jobs=1)
+        self.let_go = let_go
+
+    def _identity(self) -> str:
+        return "queueing"
+
+    def _compilation(self, unit: CompileUnit) -> Compilation:
+        built = Decided(Compiled(unit.text.encode(), unit.entry, 0.0))
+        return built if "reference" in unit.entry else Held(built, self.let_go)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    built: Decided
+    let_go: threading.Event
+
+    def run(self) -> Compiled | Rejected:
+        self.let_go.wait(30.0)
+        return self.built.run()
+
+    def stop(self) -> None:
+        self.let_go.set()
+
+
+def test_a_reference_does_not_wait_for_the_candidates_in_the_queue(cache: BuildCache, tmp_path: Path) -> None:
+    let_go = threading.Event()
+    builder = QueueingBuilder(cache, let_go)
+    spec = spec_for(vector_add_kernel(tmp_path / "k", cuda=KERNEL_CU, cpu=KERNEL_C), "cpu")
+    items = builder.build(spec, CONFIGS)
+    assert "reference" in builder.build_reference(spec).entry
+    assert not let_go.is_set(), "no candidate is built yet"
+    let_go.set()
+    assert len([artifact(item) for item in items]) == len(CONFIGS)
+    builder.close()

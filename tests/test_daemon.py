@@ -18,6 +18,7 @@ from tuner_daemon.errors import (
     DiskFullError,
     InputError,
     JobInterruptedError,
+    LogError,
     MissingPartError,
     SpecError,
     TuningError,
@@ -40,6 +41,7 @@ class ListSpool:
     incoming: list[str] = field(default_factory=list)
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
     recovered: int = 0
     vanishing: bool = False
     unsettled: int = 0
@@ -62,6 +64,9 @@ class ListSpool:
 
     def fail(self, claimed: Item, reason: str) -> None:
         self.failed[claimed.name] = reason
+
+    def hold(self, claimed: Item, reason: str) -> None:
+        self.held[claimed.name] = reason
 
     def counts(self) -> Mapping[str, int]:
         return {"incoming": len(self.incoming)}
@@ -150,6 +155,23 @@ def test_a_broken_device_ends_the_daemon_and_the_spec_is_neither_done_nor_failed
         daemon.serve_one()
     assert not spool.failed
     assert not spool.done
+
+
+def test_what_nobody_foresaw_holds_the_spec_and_the_next_one_is_served() -> None:
+    spool = ListSpool(["one", "two"])
+    daemon, _, _ = make(spool, ScriptedEngine({"one": KeyError("spec")}))
+    daemon.serve_one()
+    daemon.serve_one()
+    assert "KeyError" in spool.held["one"]
+    assert spool.done == {"two": "job-two"}
+
+
+def test_a_log_that_cannot_be_trusted_ends_the_daemon() -> None:
+    spool = ListSpool(["one"])
+    daemon, _, _ = make(spool, ScriptedEngine({"one": LogError("fsync failed")}))
+    with pytest.raises(LogError):
+        daemon.serve_one()
+    assert not spool.held
 
 
 def test_the_most_urgent_spec_is_served_first_and_equals_in_order() -> None:

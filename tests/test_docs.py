@@ -26,7 +26,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
 CODE_PATH = re.compile(r"`((?:tuner_daemon|cost_model|benchmarks|tests)/[\w/]+\.py)(?::(\w+(?:\.\w+)?))?`")
-COMMAND = re.compile(r"^tunerd +((?:log )?[a-z]+)((?: +[^\s|#]+)*)", re.MULTILINE)
+COMMAND = re.compile(r"^tunerd +((?:(?:log|clocks) )?[a-z]+)((?: +[^\s|#]+)*)", re.MULTILINE)
 ON_ONE_SCREEN = 50  # lines
 
 in_every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -81,6 +81,7 @@ def test_a_command_in_a_document_can_be_called_so(document: Path) -> None:
 def test_a_command_that_does_not_exist_would_be_noticed() -> None:
     assert COMMAND.findall("tunerd submit --wait a.toml") == [("submit", " --wait a.toml")]
     assert COMMAND.findall("tunerd log stats") == [("log stats", "")]
+    assert COMMAND.findall("tunerd clocks lock --mhz 1590") == [("clocks lock", " --mhz 1590")]
     assert COMMAND.findall("systemctl status tunerd || usermod -aG tunerd ann") == []
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from tests.fakes_session import ListLog, NearestModel, ScriptedBuilder, ScriptedRunner, UniformPart, scripted_task
 from tuner_daemon.engine import Engine, job_of
+from tuner_daemon.errors import JobInterruptedError
 from tuner_daemon.measuring import Parts
 from tuner_daemon.records.measurement import Measurement
 from tuner_daemon.records.result import Result
@@ -25,7 +29,8 @@ class DictResults:
     def write(self, result: Result, rows: list[Measurement]) -> None:
         budget = result.spec.budget
         spent = {"measurements": budget.measurements, "seconds": budget.seconds}
-        self.kept[result.job] = {"spec": {"budget": spent}, "verdict": str(result.verdict), "rows": len(rows)}
+        device = asdict(result.device)
+        self.kept[result.job] = {"spec": {"budget": spent}, "verdict": str(result.verdict), "device": device}
 
 
 @dataclass
@@ -33,16 +38,26 @@ class Shop:
     """An engine with scripted parts, and what was asked of it."""
 
     log: ListLog = field(default_factory=ListLog)
-    runner: ScriptedRunner = field(default_factory=ScriptedRunner)
+    runner: ScriptedRunner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runner = ScriptedRunner(on_run=self._leased)
+
+    def _leased(self, _: int) -> None:
+        assert self.held == ["replay"], "a candidate runs without the device's lease"
+
     held: list[str] = field(default_factory=list)
+    busy: int = 0  # times that the lease is found taken
 
     def engine(self) -> Engine:
         def parts_for(request: DeviceRequest) -> Parts:
-            assert self.held == [request.kind], "parts run without the device's lease"
             return Parts(UniformPart(), NearestModel(), ScriptedBuilder(), self.runner, self.log)
 
         @contextlib.contextmanager
-        def lease(request: DeviceRequest) -> Iterator[None]:
+        def lease(request: DeviceRequest, wait: Callable[[str], None]) -> Iterator[None]:
+            while self.busy > 0:
+                self.busy -= 1
+                wait("4711")
             self.held.append(request.kind)
             yield
             self.held.pop()
@@ -74,6 +89,33 @@ def test_a_larger_budget_goes_on_from_the_measurements_of_the_smaller() -> None:
     assert not more.known
     assert len(shop.log.rows) == 24
     assert engine.answer(spec(budget=Budget(8, 60.0))).known
+
+
+@pytest.mark.parametrize("name", ["uuid", "driver", "compiler", "runtime"])
+def test_an_answer_of_another_device_driver_or_compiler_is_no_answer(name: str) -> None:
+    shop = Shop()
+    engine = shop.engine()
+    engine.answer(spec())
+    changes: dict[str, Any] = {name: "another"}
+    shop.runner.device = replace(shop.runner.device, **changes)
+    assert not engine.answer(spec()).known
+    assert engine.answer(spec()).known
+
+
+def test_a_taken_device_is_waited_for_and_the_wait_is_shown() -> None:
+    shop = Shop(busy=1)
+    seen: list[str] = []
+    shop.engine().answer(spec(), observe=lambda progress: seen.append(progress.phase))
+    assert seen[0] == "waiting for replay 0, used by process 4711"
+    assert len(shop.runner.ran) == 16
+
+
+def test_waiting_for_a_device_ends_when_the_daemon_is_asked_to_stop() -> None:
+    shop, stop = Shop(busy=1000), threading.Event()
+    stop.set()
+    with pytest.raises(JobInterruptedError, match="waiting for replay 0"):
+        shop.engine().answer(spec(), stop=stop)
+    assert not shop.runner.ran
 
 
 def test_force_measures_everything_again() -> None:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.test_bad_specs import FILES, TEXTS
+from tuner_daemon.storage.models import ModelStore
 
 SEED = Path(__file__).parent.parent / "datasets" / "seed"
 TUNERD = [sys.executable, "-m", "tuner_daemon.cli"]
@@ -225,6 +226,17 @@ def test_a_spec_dropped_by_rename_starts_within_a_second(service: Service, tmp_p
 
     # Twice, since whatever else the machine does may cost a second once.
     assert min(seconds_until_taken(f"renamed-{n}", n) for n in (4002, 4003)) < 1.0
+
+
+def test_models_promoted_while_the_daemon_runs_are_used_by_the_next_job(service: Service, tmp_path: Path) -> None:
+    before = service.submit(job(tmp_path / "before", n=4010, seconds=30))["result"]["models"]
+    store = ModelStore(service.state / "models")
+    champion = store.current()
+    assert champion is not None
+    version = store.publish(champion.files, champion.metadata)
+    store.promote(version)
+    after = service.submit(job(tmp_path / "after", n=4011, seconds=30))["result"]["models"]
+    assert version == after["policy"] == after["cost_model"] != before["policy"]
 
 
 def test_the_idle_daemon_uses_little_of_a_core_and_of_memory(service: Service) -> None:

@@ -276,8 +276,17 @@ def test_a_job_is_never_a_path(tmp_path: Path, result: Result) -> None:
             _write(tmp_path, replace(result, job=job))
 
 
-def test_a_damaged_result_says_what_to_do(tmp_path: Path, result: Result) -> None:
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 2}'])
+def test_a_damaged_result_counts_as_absent_so_that_it_is_made_again(
+    tmp_path: Path, result: Result, content: str
+) -> None:
     folder = _write(tmp_path, result)
-    (folder / "result.json").write_text("{")
-    with pytest.raises(SpoolError, match="remove the folder"):
-        read_result(tmp_path, result.job)
+    assert read_result(tmp_path, result.job) is not None
+    (folder / "result.json").write_text(content)
+    assert read_result(tmp_path, result.job) is None
+
+
+def test_a_source_that_is_not_utf8_is_published_as_it_is(tmp_path: Path, result: Result) -> None:
+    file = result.spec.kernel.sources["cpu"].file
+    file.write_bytes(b"// caf\xe9\n" + file.read_bytes())
+    assert b"// caf\xe9\n" in (_write(tmp_path / "results", result) / "kernel.c").read_bytes()

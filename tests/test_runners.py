@@ -16,7 +16,7 @@ from tests.contracts import SLEEP_S, N, RunnerContract, affine_kernel
 from tests.fakes_runner import FakeBuilder, FakeRunner
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.gcc import GccBuilder
-from tuner_daemon.errors import DeviceError, KernelError, MissingPartError
+from tuner_daemon.errors import ClockError, DeviceError, KernelError, MissingPartError
 from tuner_daemon.interfaces import Builder, Effort, Runner
 from tuner_daemon.records.device import DeviceInfo
 from tuner_daemon.records.expression import Expression
@@ -28,7 +28,6 @@ from tuner_daemon.records.task import Task
 from tuner_daemon.runners import child as child_module
 from tuner_daemon.runners import plan
 from tuner_daemon.runners.child import Child, ChildDiedError, ended
-from tuner_daemon.runners.clocks import NvmlClocks, Reading, observed
 from tuner_daemon.runners.cpu import CpuRunner
 from tuner_daemon.runners.cuda import CudaRunner
 
@@ -286,9 +285,16 @@ def test_a_kernel_without_a_reference_for_the_language_is_refused(cpu: CpuRunner
         cpu.run(task, artifact, Effort())
 
 
-def test_clock_policies_that_this_version_cannot_keep_are_refused_with_a_remedy() -> None:
+def test_a_clock_policy_that_a_device_cannot_keep_is_refused_with_a_remedy(gcc: GccBuilder, tmp_path: Path) -> None:
     with pytest.raises(MissingPartError, match="observe"):
-        CpuRunner(clock_policy="lock")
+        CpuRunner(clock_policy="pin")
+    runner = CpuRunner(gcc, clock_policy="lock")
+    try:
+        task = cpu_task(affine_kernel(tmp_path), runner)
+        with pytest.raises(ClockError, match="observe"):
+            runner.run(task, first_artifact(gcc, task), Effort())
+    finally:
+        runner.close()
 
 
 def test_a_cuda_device_that_is_not_there_is_a_missing_part_or_a_broken_device(gcc: GccBuilder) -> None:
@@ -296,18 +302,6 @@ def test_a_cuda_device_that_is_not_there_is_a_missing_part_or_a_broken_device(gc
     with pytest.raises((MissingPartError, DeviceError), match="cuda 99"):
         _ = runner.device
     assert workers() == []
-
-
-def test_two_looks_at_the_clocks_become_one_record() -> None:
-    seen = observed(Reading(1980, 2619, 40.0, 300.0, 1), Reading(1755, 2619, 55.0, None, 4))
-    assert seen.sm_mhz == (1755, 1980)
-    assert (seen.temperature_c, seen.power_w, seen.reasons) == (55.0, 300.0, 5)
-    assert observed(Reading(), Reading()).sm_mhz is None
-
-
-def test_without_nvml_the_clocks_are_a_missing_part() -> None:
-    with pytest.raises(MissingPartError, match="GPU-none"):
-        NvmlClocks("GPU-none")
 
 
 @pytest.mark.parametrize(

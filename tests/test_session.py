@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from tests.fakes_session import (
 )
 from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.measuring import Parts
-from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
+from tuner_daemon.records.device import Clocks
+from tuner_daemon.records.measurement import Failure, Measurement, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
-from tuner_daemon.session import NO_MODEL, Plan, Progress, shortlist, tune
+from tuner_daemon.session import NO_MODEL, Plan, Progress, holds, shortlist, tune
 from tuner_daemon.verdict import judge
 
 SLOW = {"A": 1, "B": 128}
@@ -234,3 +236,50 @@ def test_a_daemon_that_is_asked_to_stop_does_not_wait_for_the_whole_final_round(
     with pytest.raises(JobInterruptedError):
         tune(scripted_task(), "job", parts(runner=runner), stop=stop)
     assert runner.heats == 1
+
+
+def test_rows_of_another_clock_mode_count_as_not_measured() -> None:
+    log = ListLog()
+    tune(scripted_task(measurements=8), "job", parts(runner=ScriptedRunner(clock_mode="free"), log=log))
+    same, other = ScriptedRunner(clock_mode="free"), ScriptedRunner(clock_mode="locked")
+    tune(scripted_task(measurements=8), "job", parts(runner=same, log=ListLog(list(log.rows))))
+    assert same.ran == []
+    result = tune(scripted_task(measurements=8), "job", parts(runner=other, log=log))
+    assert len(other.ran) == result.measured == 8
+    assert result.clocks.mode == "locked"
+
+
+def test_failures_hold_at_any_clock_but_disturbances_do_not() -> None:
+    def row(ran: Any) -> Measurement:
+        return replace(next(iter(log.rows)), ran=ran)
+
+    log = ListLog()
+    tune(scripted_task(measurements=1), "job", parts(log=log))
+    config = log.rows[0].ran.config
+    locked = Clocks(mode="locked")
+    assert holds(row(Failure(config, Outcome.BUILD_FAILED, "")), "locked")
+    assert not holds(row(Failure(config, Outcome.DISTURBED, "", clocks=locked)), "locked")
+    assert not holds(row(Failure(config, Outcome.TIMED_OUT, "")), "locked")
+    assert holds(row(Failure(config, Outcome.TIMED_OUT, "", clocks=locked)), "locked")
+
+
+def test_when_the_clocks_are_let_go_under_way_the_job_goes_on_without_mixing() -> None:
+    runner = ScriptedRunner(clock_mode="locked")
+
+    def let_go(n: int) -> None:
+        if n == 10:
+            runner.clock_mode = "free"
+
+    runner.on_run = let_go
+    bench = parts(runner=runner)
+    result = tune(scripted_task(baseline=SLOW), "job", bench)
+    rows = bench.log.measurements("job")
+    assert {row.ran.clocks.mode for row in rows} == {"locked", "free"}
+    assert result.clocks.mode == "free"
+    baselines = [row for row in rows if row.config == SLOW]
+    assert [row.ran.clocks.mode for row in baselines] == ["locked", "free"]
+    later = rows[rows.index(baselines[1]) + 1 :]
+    baseline = baselines[1].ran
+    assert isinstance(baseline, Timing)
+    assert {row.baseline_median_s for row in later} == {baseline.median_s}
+    assert result.measured == sum(row.ran.clocks.mode == "free" for row in rows)

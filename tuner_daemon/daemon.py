@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from tuner_daemon.errors import (
     InputError,
     JobInterruptedError,
     MissingPartError,
+    TunerError,
     TuningError,
 )
 from tuner_daemon.records.spec import KernelSpec
@@ -69,6 +71,8 @@ class Spool(Protocol):
     def finish(self, claimed: Any, job: str) -> None: ...
 
     def fail(self, claimed: Any, reason: str) -> None: ...
+
+    def hold(self, claimed: Any, reason: str) -> None: ...
 
     def counts(self) -> Mapping[str, int]: ...
 
@@ -157,6 +161,13 @@ class Daemon:
         except DeviceError:
             logger.exception("%s: the device is broken", claimed.name)
             raise
+        except TunerError:  # the log or the spool cannot be written: only a restart is safe
+            raise
+        except Exception:
+            # A fault of ours, or of a part, that this spec brings out. The next spec is not to pay for it, and this one
+            # is not to be tried again before somebody has looked.
+            logger.exception("%s: not foreseen; it is in hold/", claimed.name)
+            self._settle(partial(self.spool.hold, claimed, f"not foreseen: {traceback.format_exc(limit=-1)}"))
         else:
             self._finish(claimed, answer, time.monotonic() - began_s)
 

@@ -6,15 +6,22 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from tuner_daemon.errors import JobInterruptedError
 from tuner_daemon.measuring import Parts
+from tuner_daemon.records.device import DeviceInfo
 from tuner_daemon.records.measurement import Measurement
 from tuner_daemon.records.result import Result
 from tuner_daemon.records.space import ParamSpace
 from tuner_daemon.records.spec import DeviceRequest, KernelSpec
 from tuner_daemon.records.task import Task
-from tuner_daemon.session import DEFAULT_PLAN, Observer, Plan, tune
+from tuner_daemon.session import DEFAULT_PLAN, Observer, Plan, Progress, tune
+
+LEASE_POLL_S = 0.5
+IDENTITY = ("uuid", "name", "driver", "runtime", "compiler")
+"""What of a device must be as it was for an answer to hold."""
 
 
 class Results(Protocol):
@@ -40,25 +47,32 @@ class Engine:
 
     results: Results
     parts_for: Callable[[DeviceRequest], Parts]
-    lease: Callable[[DeviceRequest], AbstractContextManager[None]]
+    lease: Callable[[DeviceRequest, Callable[[str], None]], AbstractContextManager[None]]
     plan: Plan = DEFAULT_PLAN
 
     def answer(
         self, spec: KernelSpec, *, observe: Observer = lambda _: None, stop: threading.Event | None = None
     ) -> Answer:
         """Raises what ``tune`` raises, KernelError for an empty space, MissingPartError for an absent device."""
-        job = job_of(spec)
-        if not spec.options.force and (stored := self.results.read(job)) and covers(stored, spec):
+        job, stop = job_of(spec), stop or threading.Event()
+        parts = self.parts_for(spec.device)
+        device = parts.runner.device_for(spec)
+        if not spec.options.force and (stored := self.results.read(job)) and covers(stored, spec, device):
             return Answer(job, stored, known=True)
-        space = ParamSpace(spec.kernel, spec.problem)
-        with self.lease(spec.device):
-            parts = self.parts_for(spec.device)
-            task = Task(spec, space, parts.runner.device_for(spec))
+        task = Task(spec, ParamSpace(spec.kernel, spec.problem), device)
+        with self.lease(spec.device, partial(self._wait, spec, observe, stop)):
             result = tune(task, job, parts, plan=self.plan, observe=observe, stop=stop)
         self.results.write(result, parts.log.measurements(job))
         stored = self.results.read(job)
         assert stored is not None
         return Answer(job, stored, known=False)
+
+    def _wait(self, spec: KernelSpec, observe: Observer, stop: threading.Event, holder: str) -> None:
+        """Another process has the device."""
+        waiting_for = f"waiting for {spec.device.kind} {spec.device.index}, used by process {holder}"
+        observe(Progress(waiting_for, 0, 0, 0, spec.budget.measurements, 0.0))
+        if stop.wait(LEASE_POLL_S):
+            raise JobInterruptedError(f"{job_of(spec)}: stopped while {waiting_for}")
 
 
 def job_of(spec: KernelSpec) -> str:
@@ -66,7 +80,9 @@ def job_of(spec: KernelSpec) -> str:
     return f"{spec.kernel.name}-{spec.identity[:12]}"
 
 
-def covers(stored: Mapping[str, Any], spec: KernelSpec) -> bool:
-    """Whether a stored result spent at least the budget that is asked for now; more is a reason to go on."""
-    spent = stored["spec"]["budget"]
-    return bool(spent["measurements"] >= spec.budget.measurements and spent["seconds"] >= spec.budget.seconds)
+def covers(stored: Mapping[str, Any], spec: KernelSpec, device: DeviceInfo) -> bool:
+    """Whether a stored result answers the spec: it is this device's, with this driver and compiler, and it spent at
+    least the budget that is asked for now."""
+    spent, was = stored["spec"]["budget"], stored["device"]
+    same = all(was.get(name) == getattr(device, name) for name in IDENTITY)
+    return bool(same and spent["measurements"] >= spec.budget.measurements and spent["seconds"] >= spec.budget.seconds)

@@ -56,6 +56,10 @@ class MissingPartError(TunerError):
     """A library, compiler or device that this operation needs is not on this machine."""
 
 
+class ClockError(MissingPartError):
+    """GPU clocks cannot be locked or let go, or are not where the clock policy wants them."""
+
+
 class DeviceError(TunerError):
     """The device itself is broken: the canary kernel fails, or the driver is gone."""
 

@@ -84,6 +84,11 @@ class Runner(Protocol):
         """The device computes on the cores that builds use: never build while it runs."""
         ...
 
+    @property
+    def clock_mode(self) -> str:
+        """ "locked" or "free": what rows measured now are marked with. Rows of different modes are never compared."""
+        ...
+
     def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
         """Check, time, check again. A bad candidate is a Failure; DeviceError if the device itself is broken;
         KernelError if the kernel's reference cannot be built or run."""

@@ -77,11 +77,6 @@ class RetrainReport:
     wall_s: float = 0.0
     judgements: tuple[Judgement, ...] = field(default=())
 
-    @property
-    def refused_fairly(self) -> bool:
-        """The champion stays because it is better, or there is too little to learn from."""
-        return not self.promoted
-
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -111,8 +106,11 @@ def retrain(log: MeasurementLog, store: Store, settings: LearningSettings) -> Re
     kernel_of = resolver(log)
     kept, held_out = split(rows)
     tasks, exam = usable(group(kept, kernel_of)), usable(group(held_out, kernel_of))
-    if len(rows) < settings.min_rows or not tasks:
-        reason = f"the log has {len(rows)} rows in {len(tasks)} usable tasks, want at least {settings.min_rows} in one"
+    if len(rows) < settings.min_rows or not tasks or not exam:
+        reason = (
+            f"the log has {len(rows)} rows in {len(tasks)} usable tasks, {len(exam)} with enough held-out rows to "
+            f"judge a model on; want at least {settings.min_rows} rows and one such task"
+        )
         return RetrainReport(False, reason, rows=len(rows), tasks=len(tasks), wall_s=time.monotonic() - began_s)
     trained = train_on(tasks, seed=settings.seed, steps=settings.policy_steps, threads=settings.threads)
     judgements = tuple(judge(task, trained.prior, trained.policy, seed=settings.seed) for task in exam)

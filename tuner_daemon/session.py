@@ -13,7 +13,7 @@ import numpy as np
 from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building, Parts
-from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Proposal, Ran, Timing
+from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
 from tuner_daemon.records.result import Published, Result
 from tuner_daemon.records.space import Config
 from tuner_daemon.records.task import Task
@@ -112,7 +112,8 @@ class Search:
         """Takes up what an earlier run of this job left in the log; a forced job measures everything anew."""
         earlier = self.parts.log.measurements(self.bench.job)
         self.round = max((m.round for m in earlier), default=-1) + 1
-        self.history = [] if self.task.spec.options.force else earlier
+        mode = self.parts.runner.clock_mode
+        self.history = [] if self.task.spec.options.force else [m for m in earlier if holds(m, mode)]
         self.started = {m.ran.config.key for m in self.history}
         self.parts.log.remember(self.task.spec.kernel)
         self._refit()
@@ -150,11 +151,11 @@ class Search:
             shown.append(row)
             self._report("search" if baseline_s else "baseline", shown)
 
-        self.history += self.bench.measure(
-            building, self._effort(), self.round, baseline_s, on_each, stop=self.stop.is_set
-        )
+        rows = self.bench.measure(building, self._effort(), self.round, baseline_s, on_each, stop=self.stop.is_set)
+        self.history += rows
         self.round += 1
         self._heed_stop()
+        self._keep_one_clock_mode(rows)
         with self.bench.watch.time("propose"):
             self._refit()
 
@@ -196,6 +197,19 @@ class Search:
         if self.stop.is_set():
             measured = len(self.history)
             raise JobInterruptedError(f"{self.bench.job}: stopped after {measured} measurements, all in the log")
+
+    def _keep_one_clock_mode(self, rows: Sequence[Measurement]) -> None:
+        """If the clocks were locked or let go under way, what was measured before counts as not measured."""
+        modes = [m.ran.clocks.mode for m in rows if isinstance(m.ran, Timing)]
+        if all(t.clocks.mode == modes[-1] for t in self._timings() if modes):
+            return
+        kept = [m for m in self.history if holds(m, modes[-1])]
+        self.started -= {m.ran.config.key for m in self.history} - {m.ran.config.key for m in kept}
+        self.history = kept
+        self.bench.ran_by_binary.clear()
+        if self.declared_baseline is not None and self.declared_baseline not in kept:
+            self.declared_baseline = None
+            self.measure_baseline()
 
     # -- parts of a round --------------------------------------------------------------------------------------
 
@@ -341,6 +355,14 @@ def shortlist(scored: Sequence[Proposal], n: int) -> list[Proposal]:
     exploring = [p for p in ranked if p.proposed_by == "explore"][: 1 if n > 1 else 0]
     rest = [p for p in ranked if p not in exploring]
     return [*rest[: n - len(exploring)], *exploring]
+
+
+def holds(row: Measurement, clock_mode: str) -> bool:
+    """Whether a row of this job counts as measured at clocks of this mode: a time is one at its own clocks only, and a
+    disturbed row tells nothing."""
+    if isinstance(row.ran, Timing) or row.ran.outcome is Outcome.TIMED_OUT:
+        return row.ran.clocks.mode == clock_mode
+    return row.ran.outcome is not Outcome.DISTURBED
 
 
 def joined(first: Ran, second: Ran) -> Ran:

@@ -71,7 +71,7 @@ class Settings(BaseSettings):
     template_dirs: tuple[Path, ...] = ()  # searched before the templates that ship
     seed_logs: tuple[Path, ...] = ()  # read-only logs that retraining also learns from
     allow_cpu_kernels: bool = False  # may the daemon run host code from a dropped spec?
-    clock_policy: Literal["observe"] = "observe"
+    clock_policy: Literal["lock", "verify", "observe"] = "observe"
     poll_s: float = Field(0.5, gt=0)
     host: str = Field(default_factory=socket.gethostname)
     device: DeviceSettings = DeviceSettings()

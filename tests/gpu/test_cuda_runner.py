@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Timing
 from tuner_daemon.records.space import ParamSpace
 from tuner_daemon.records.spec import DeviceRequest, KernelSpec
 from tuner_daemon.records.task import Task
+from tuner_daemon.runners.clocks import LOOK_EVERY_S, NvmlClocks
 from tuner_daemon.runners.cuda import CudaRunner
 
 pytestmark = pytest.mark.gpu
@@ -237,6 +239,16 @@ def test_a_candidate_with_large_arrays_costs_little_more_than_its_launches(cuda:
         assert isinstance(cuda.run(task, artifact, Effort(timeout_s=60.0)), Timing)
         took_s.append(time.perf_counter() - began_s)
     assert min(took_s) < 0.05
+
+
+def test_a_look_at_the_clocks_is_cheap_and_sees_no_stranger_in_our_worker(cuda: CudaRunner) -> None:
+    clocks = NvmlClocks(cuda.device.uuid)
+    clocks.read()
+    began_s = time.perf_counter()
+    readings = [clocks.read() for _ in range(50)]
+    assert (time.perf_counter() - began_s) / 50 < LOOK_EVERY_S / 2
+    assert all(reading.sm_mhz for reading in readings)
+    assert not {pid for reading in readings for pid in reading.others} & {os.getpid(), *workers()}
 
 
 def test_clocks_are_read_and_left_alone(cuda: CudaRunner, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tuner_daemon.errors import DiskFullError, MissingPartError
 
 _TEMPORARY = ".tmp-"
 _ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that is gone
@@ -84,7 +87,7 @@ class BuildCache:
         return found
 
     def put(self, key: str, compiled: Compiled) -> Cached:
-        """Raises OSError (disk full)."""
+        """Raises DiskFullError, MissingPartError if the folder cannot be written."""
         facts = {name: getattr(compiled, name) for name in _FACTS if name != "sha256"}
         facts["sha256"] = hashlib.sha256(compiled.binary).hexdigest()
         self._write(self._file(key, "bin"), compiled.binary)
@@ -93,7 +96,7 @@ class BuildCache:
         return Cached(self._file(key, "bin"), **facts)
 
     def put_rejected(self, key: str, rejected: Rejected) -> None:
-        """Raises OSError (disk full)."""
+        """Raises DiskFullError, MissingPartError if the folder cannot be written."""
         self._write(self._file(key, "json"), json.dumps({"detail": rejected.detail}).encode())
         self._trim()
 
@@ -113,6 +116,14 @@ class BuildCache:
             os.utime(self._file(key, "bin"))
 
     def _write(self, file: Path, content: bytes) -> None:
+        try:
+            self._replace(file, content)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(f"build cache {self.folder}: {error}; free some space") from error
+            raise MissingPartError(f"build cache {self.folder}: {error}; make the folder writable") from error
+
+    def _replace(self, file: Path, content: bytes) -> None:
         # No fsync: after a power cut the hash of a file that was not written out does not fit, and it is built again.
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=file.parent)

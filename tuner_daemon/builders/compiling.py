@@ -123,6 +123,8 @@ class CompilingBuilder(ABC):
         self._cache = cache
         # Threads only wait: each compilation runs in a process.
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="build")
+        # The device waits for a reference, while candidates may be queued ahead of it for minutes.
+        self._urgent = ThreadPoolExecutor(1, thread_name_prefix="reference")
         self._streams: weakref.WeakSet[BuildStream] = weakref.WeakSet()
 
     @property
@@ -164,7 +166,7 @@ class CompilingBuilder(ABC):
         if source is None:
             raise KernelError(f"{spec.kernel.name} has no reference source for {self.language}", key="reference")
         unit = _unit(spec, read_source(source, spec.kernel.folder), source, None)
-        (item,) = self._stream([(Config((), ()), unit, unit.key(self._identity()))])
+        (item,) = self._stream([(Config((), ()), unit, unit.key(self._identity()))], self._urgent)
         if isinstance(item, Failure):
             raise KernelError(f"does not compile: {item.detail}", file=source.file, key="reference")
         return item
@@ -173,9 +175,12 @@ class CompilingBuilder(ABC):
         """Ends every compilation that is under way; streams that were not read to their end are over."""
         for stream in list(self._streams):
             stream.close()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._threads, self._urgent):
+            threads.shutdown(wait=True, cancel_futures=True)
 
-    def _stream(self, wanted: Sequence[tuple[Config, CompileUnit, str]]) -> BuildStream:
+    def _stream(
+        self, wanted: Sequence[tuple[Config, CompileUnit, str]], threads: ThreadPoolExecutor | None = None
+    ) -> BuildStream:
         ready: list[Item] = []
         jobs: list[Job] = []
         finish: list[Callable[[], Item]] = []
@@ -187,7 +192,7 @@ class CompilingBuilder(ABC):
                 ready.append(_failure(config, known))
             else:
                 compilation = self._compilation(unit)
-                job = Job(compilation, self._threads.submit(compilation.run))
+                job = Job(compilation, (threads or self._threads).submit(compilation.run))
                 jobs.append(job)
                 finish.append(partial(self._finish, config, key, job.future))
         return BuildStream(ready, jobs, finish)

@@ -52,7 +52,7 @@ class NvrtcBuilder(CompilingBuilder):
     ) -> None:
         super().__init__(cache, jobs)
         self._timeout_s = timeout_s
-        self._workers = Workers(jobs, memory_bytes, cache.folder / "empty")
+        self._workers = Workers(jobs + 1, memory_bytes, cache.folder / "empty")  # one for a reference
         folders = include_folders(cuda_home)
         self._headers = {**SUBSTITUTES, **({} if folders else WITHOUT_TOOLKIT)}
         self._options = (
@@ -148,6 +148,21 @@ class NvrtcCompilation:
                 self._future.cancel()
 
 
+def start_server() -> None:
+    """Starts the process that workers are forked from, and does not wait for it: half a second later a pool of them
+    starts so much faster. Whoever has something else to start meanwhile calls this first."""
+    from multiprocessing import forkserver
+
+    _context()
+    forkserver.ensure_running()
+
+
+def _context() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__, "cuda.bindings.nvrtc"])
+    return context
+
+
 class Workers:
     """A pool of processes, started at the first task, which never holds more tasks than processes.
 
@@ -174,14 +189,12 @@ class Workers:
     def _begin(self) -> None:
         from pebble import ProcessPool
 
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["__main__", __name__, "cuda.bindings.nvrtc"])
         self._pool = ProcessPool(
             max_workers=self._count,
             max_tasks=TASKS_PER_WORKER,
             initializer=_set_up_in_worker,
             initargs=(self._memory_bytes, self._folder, os.getpid()),
-            context=context,
+            context=_context(),
         )
 
     def _stop(self) -> None:

@@ -22,6 +22,10 @@ app = typer.Typer(
 )
 log_app = typer.Typer(help="The measurement log.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(log_app, name="log")
+clocks_app = typer.Typer(
+    help="GPU clocks: what root locks for the daemon.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(clocks_app, name="clocks")
 
 SettingsFile = Annotated[
     Path | None, typer.Option("--settings", help="Settings file (default: $TUNERD_SETTINGS, /etc/tuner-daemon)")
@@ -145,7 +149,6 @@ def retrain(as_json: Json = False, settings_file: SettingsFile = None) -> None:
 
     report = run_retrain(_settings(settings_file))
     _print(report.as_dict() if as_json else report.text())
-    raise typer.Exit(0 if report.promoted or report.refused_fairly else 1)
 
 
 @app.command()
@@ -203,6 +206,38 @@ def log_import(
 ) -> None:
     """Add the rows of another log that are not here yet."""
     _print(f"{_log(settings_file).import_parts(path)} rows added")
+
+
+Gpus = Annotated[str, typer.Option("--gpus", help="Indices or UUIDs with commas between them, or all.")]
+Leases = Annotated[Path | None, typer.Option("--leases", help="Folder of the leases (for trying things out).")]
+
+
+@clocks_app.command("lock")
+def clocks_lock(
+    gpus: Gpus = "all",
+    mhz: Annotated[str, typer.Option("--mhz", help='SM clock, or "base".')] = "base",
+    leases: Leases = None,
+) -> None:
+    """Hold the SM clock of GPUs at one frequency, and say so in leases. Needs root."""
+    from tuner_daemon.cli.clocks import lock
+
+    _print(lock(gpus, mhz, leases))
+
+
+@clocks_app.command("release")
+def clocks_release(gpus: Gpus = "", leases: Leases = None) -> None:
+    """Let go of every GPU that has a lease, and of those named. Needs root."""
+    from tuner_daemon.cli.clocks import release
+
+    _print(release(gpus, leases))
+
+
+@clocks_app.command("status")
+def clocks_status(as_json: Json = False, leases: Leases = None) -> None:
+    """Show clock, temperature, power, clock-event reasons and lease of every GPU."""
+    from tuner_daemon.cli.clocks import status
+
+    _print(status(leases, as_json=as_json))
 
 
 def _settings(file: Path | None) -> Settings:

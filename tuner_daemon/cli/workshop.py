@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,8 +121,8 @@ class Workshop:
                 self._models = Models()
         return self._models
 
-    def lease(self, request: DeviceRequest) -> AbstractContextManager[None]:
-        return device_lease(self.settings.state_dir / "leases", request.kind, request.index)
+    def lease(self, request: DeviceRequest, wait: Callable[[str], None]) -> AbstractContextManager[None]:
+        return device_lease(self.settings.state_dir / "leases", request.kind, request.index, wait)
 
     def devices(self) -> dict[str, str]:
         """Devices in use so far: "kind index" -> name."""
@@ -152,13 +153,18 @@ def _cpu_station(settings: Settings, request: DeviceRequest) -> Station:
 
 def _cuda_station(settings: Settings, request: DeviceRequest) -> Station:
     from tuner_daemon.builders.cuda import cuda_builder
+    from tuner_daemon.builders.nvrtc import start_server
     from tuner_daemon.runners.cuda import CudaRunner
 
+    start_server()
     # The device says what to build for, and the builder what it builds with.
     runner = CudaRunner(index=request.index, clock_policy=settings.clock_policy)
     build = settings.build
-    builder = cuda_builder(_cache(settings), arch=runner.device.arch, jobs=build.jobs, timeout_s=build.timeout_s)
-    runner.builder, runner.compiler = builder, builder.compiler
+    with ExitStack() as on_failure:
+        on_failure.callback(runner.close)  # its child holds a context
+        builder = cuda_builder(_cache(settings), arch=runner.device.arch, jobs=build.jobs, timeout_s=build.timeout_s)
+        runner.builder, runner.compiler = builder, builder.compiler
+        on_failure.pop_all()
     return Station(builder, runner)
 
 
@@ -178,6 +184,11 @@ _STATIONS: dict[str, Callable[[Settings, DeviceRequest], Station]] = {
 }
 
 
+def _wait(holder: str) -> None:
+    logger.info("waiting for the device, used by process %s", holder)
+    time.sleep(1.0)
+
+
 def _cache(settings: Settings) -> Any:
     from tuner_daemon.builders.cache import BuildCache
 
@@ -191,7 +202,7 @@ def run_retrain(settings: Settings) -> Any:
     log = ParquetLog(settings.log_dir, settings.seed_logs)
     log.compact()
     # Timing on the CPU and training on the same cores would disturb each other.
-    with device_lease(settings.state_dir / "leases", "cpu", 0):
+    with device_lease(settings.state_dir / "leases", "cpu", 0, _wait):
         report = retrain(log, ModelStore(settings.models_dir), settings.retrain)
     write_retrain(settings.state_dir, {"finished_at": datetime.now(UTC), **report.as_dict()})
     return report
@@ -207,7 +218,7 @@ def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> N
     with Workshop(settings) as workshop:
         device = DeviceRequest(settings.device.kind, settings.device.index)
         for item in load_plan(plan, template_dirs=template_dirs(settings), default_device=device):
-            with workshop.lease(item.spec.device):
+            with workshop.lease(item.spec.device, _wait):
                 parts = workshop.parts_for(item.spec.device)
                 space = ParamSpace(item.spec.kernel, item.spec.problem)
                 task = Task(item.spec, space, parts.runner.device_for(item.spec))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +49,21 @@ def _ways(counts: Sequence[int], free: Sequence[int], k: int) -> int:
 
 
 def _every(row: NDArray[np.int16], counts: Sequence[int], free: Sequence[int], k: int) -> Rows:
+    steps = _steps(tuple(counts), tuple(free), k)
+    return ((row.astype(np.int32) + steps) % np.array(counts, dtype=np.int32)).astype(np.int16)
+
+
+@lru_cache(maxsize=64)
+def _steps(counts: tuple[int, ...], free: tuple[int, ...], k: int) -> Rows:
+    """What to add to a row, modulo the counts, for every row that differs from it in exactly k positions. Searches ask
+    for the neighbours of hundreds of rows of one space."""
     found = []
     for axes in itertools.combinations(free, k):
-        others = [np.delete(np.arange(counts[axis], dtype=np.int16), row[axis]) for axis in axes]
-        rows = np.tile(row, (math.prod(map(len, others)), 1))
+        others = [np.arange(1, counts[axis], dtype=np.int16) for axis in axes]
+        steps = np.zeros((math.prod(map(len, others)), len(counts)), dtype=np.int16)
         for axis, values in zip(axes, np.meshgrid(*others, indexing="ij"), strict=True):
-            rows[:, axis] = values.ravel()
-        found.append(rows)
+            steps[:, axis] = values.ravel()
+        found.append(steps)
     return np.concatenate(found)
 
 

@@ -42,9 +42,10 @@ class CudaRunner(WorkerRunner):
         first = self._device is None
         super()._meet(said)
         if first and self._device is not None:
+            self._keeper.uuid = self._device.uuid
             try:
                 clocks = NvmlClocks(self._device.uuid)
             except MissingPartError:
-                return  # clocks stay unknown; a measurement needs none
-            self._clocks = clocks
-            self._device = replace(self._device, driver=clocks.driver_version)
+                return  # clocks stay unknown; only the policy "lock" needs them
+            self._keeper.reader = clocks
+            self._device = replace(self._device, driver=clocks.driver_version or self._device.driver)

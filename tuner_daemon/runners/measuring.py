@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +18,16 @@ from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.records.task import Task
 from tuner_daemon.runners import plan
 from tuner_daemon.runners.child import Child, ChildDiedError, ChildFailedError, ChildSilentError
-from tuner_daemon.runners.clocks import ClockReader, NoClocks, check_policy, observed
+from tuner_daemon.runners.clocks import Keeper
 from tuner_daemon.runners.devices import device_info
+
+logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0  # a driver may take this long to make a context on a machine with many devices
 REFERENCE_TIMEOUT_S = 600.0
 LONGEST_SILENCE_S = 30.0  # in a race, whose candidates have all run before
+DISTURBED_WAITS_S = (0.5, 2.0, 8.0)  # before a disturbed measurement is repeated, and again
+LONGEST_DISTURBED_S = 20.0  # no repetition starts later: a daemon that is asked to stop waits for the candidate
 _KEPT_REFERENCES = 32
 
 
@@ -43,7 +49,8 @@ class WorkerRunner:
     kind = ""
 
     def __init__(self, builder: Builder | None, *, index: int, clock_policy: str, compiler: str = "") -> None:
-        check_policy(clock_policy)
+        self._keeper = Keeper(clock_policy)
+        self.waits_s: Sequence[float] = DISTURBED_WAITS_S
         self.builder = builder
         self.compiler = compiler  # for the device's record; may be set later, like the builder
         self._index = index
@@ -51,7 +58,6 @@ class WorkerRunner:
         self._device: DeviceInfo | None = None
         self._references: OrderedDict[str, Artifact | None] = OrderedDict()
         self._prepared: set[str] = set()
-        self._clocks: ClockReader = NoClocks()
         self.checked_by = ""  # "device" or "host", once a candidate has been run
 
     @property
@@ -66,27 +72,48 @@ class WorkerRunner:
         del spec  # one device, whatever is asked
         return self.device
 
+    @property
+    def clock_mode(self) -> str:
+        """ "locked" or "free": what a row measured now is expected to be marked with."""
+        return self._keeper.mode
+
     def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
+        """As the protocol says. A measurement that was disturbed is repeated after growing waits; its outcome is
+        ``disturbed`` if none was left alone. Raises ClockError where the policy ``lock`` cannot be kept."""
         planned = self._plan(task, artifact)
         if isinstance(planned, Failure):
             return planned
+        self._keeper.require()
+        began_s, waits_s, times = time.monotonic(), iter(self.waits_s), 1
+        while True:
+            ran, disturbance = self._run_once(planned, effort)
+            if not disturbance or not _is_timed(ran):
+                return ran
+            wait_s = next(waits_s, None)
+            if wait_s is None or time.monotonic() - began_s + wait_s > LONGEST_DISTURBED_S:
+                detail = f"disturbed, {times} times of {times}; the last time: {disturbance}"
+                return Failure(ran.config, Outcome.DISTURBED, detail, clocks=ran.clocks)
+            time.sleep(wait_s)
+            times += 1
+
+    def _run_once(self, planned: Planned, effort: Effort) -> tuple[Ran, str]:
+        """The result, and what disturbed it."""
         self._prepare(planned)
-        before = self._clocks.read()
-        try:
-            reply = self._started().request(
-                "run",
-                timeout_s=effort.timeout_s,
-                candidate=planned.request,
-                effort={
-                    "samples": effort.samples,
-                    "drop_above_s": effort.drop_above_s,
-                    "timeout_s": effort.timeout_s,
-                },
-            )
-        except ChildFailedError as error:
+        wanted = {"samples": effort.samples, "drop_above_s": effort.drop_above_s, "timeout_s": effort.timeout_s}
+        end: ChildFailedError | None = None
+        with self._keeper.watch() as watch:
+            try:
+                reply = self._started().request(
+                    "run", timeout_s=effort.timeout_s, candidate=planned.request, effort=wanted
+                )
+            except ChildFailedError as error:
+                end = error
+        if end is not None:
             self._discard()
-            return replace(_end(planned, error), clocks=observed(before, self._clocks.read()))
-        return self._ran(planned, reply, observed(before, self._clocks.read()))
+        seen = self._keeper.judge(watch.looks)
+        if end is not None:
+            return replace(_end(planned, end), clocks=seen.clocks), seen.disturbance
+        return self._ran(planned, reply, seen.clocks), seen.disturbance
 
     def race(self, task: Task, artifacts: Sequence[Artifact], blocks: int, timeout_s: float) -> list[Ran]:
         """As the protocol says. Where time runs out, all have fewer samples than ``blocks``, and equally many.
@@ -114,21 +141,26 @@ class WorkerRunner:
         numbers = list(planned)
         for item in planned.values():
             self._prepare(item)
-        before = self._clocks.read()
-        try:
-            reply = self._started().request(
-                "race",
-                timeout_s=timeout_s,
-                silence_s=min(timeout_s, LONGEST_SILENCE_S),
-                candidates=[planned[number].request for number in numbers],
-                blocks=blocks,
-                seconds=timeout_s,
-            )
-        except ChildFailedError as error:
-            self._discard()
-            culprit = numbers[error.candidate]
-            return {culprit: _end(planned[culprit], error)}
-        clocks = observed(before, self._clocks.read())
+        self._keeper.require()
+        with self._keeper.watch() as watch:
+            try:
+                reply = self._started().request(
+                    "race",
+                    timeout_s=timeout_s,
+                    silence_s=min(timeout_s, LONGEST_SILENCE_S),
+                    candidates=[planned[number].request for number in numbers],
+                    blocks=blocks,
+                    seconds=timeout_s,
+                )
+            except ChildFailedError as error:
+                self._discard()
+                culprit = numbers[error.candidate]
+                return {culprit: _end(planned[culprit], error)}
+        seen = self._keeper.judge(watch.looks)
+        if seen.disturbance:
+            # Whatever it was met all candidates of a block alike, and blocks are compared within themselves.
+            logger.warning("the final round was disturbed: %s", seen.disturbance)
+        clocks = seen.clocks
         if "culprit" in reply:
             culprit = numbers[reply["culprit"]]
             return {culprit: self._ran(planned[culprit], reply["failure"], clocks)}
@@ -250,6 +282,11 @@ class WorkerRunner:
     def _forget(self) -> None:
         self._child = None
         self._prepared.clear()
+
+
+def _is_timed(ran: Ran) -> bool:
+    """What a disturbed device can have spoilt: a wrong result is wrong at any clock."""
+    return isinstance(ran, Timing) or ran.outcome is Outcome.TIMED_OUT
 
 
 def _end(planned: Planned, error: ChildFailedError) -> Failure:

@@ -102,6 +102,7 @@ def _problem(
     length = 1.0 if kernel.reduction_length is None else float(kernel.reduction_length.evaluate(names))
     stored = kernel.reference.arrays if reference is None else None
     return {
+        "kernel_sha256": kernel.sha256,  # covers the content of stored arrays, whose paths recur
         "arguments": arguments,
         "reference": None if reference is None else _reference_program(spec, reference, arguments),
         "reference_arguments": _reference_arguments(spec, reference, arguments),

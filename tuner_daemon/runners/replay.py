@@ -68,6 +68,10 @@ class ReplayRunner:
     def shares_cores(self) -> bool:
         return False
 
+    @property
+    def clock_mode(self) -> str:
+        return "free"
+
     def device_for(self, spec: KernelSpec) -> DeviceInfo:
         """The device on which this spec's kernel was recorded."""
         return self._space(spec).device

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tuner_daemon.errors import SpoolError
+
 
 @contextmanager
-def device_lease(folder: Path, kind: str, index: int) -> Iterator[None]:
-    """Holds the device for the body; waits while another process of this host has it.
+def device_lease(folder: Path, kind: str, index: int, wait: Callable[[str], None]) -> Iterator[None]:
+    """Holds the device for the body. While another process of this host has it, ``wait`` is called again and again with
+    the other's process id: it sleeps, says so, or raises to give up.
 
-    A flock(2): the kernel releases it when the holder dies, so that no stale lease can exist.
+    A flock(2): the kernel releases it when the holder dies, so that no stale lease can exist. Raises SpoolError if the
+    folder cannot be used.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{kind}-{index}.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / f"{kind}-{index}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    except OSError as error:
+        raise SpoolError(f"lease of {kind} {index}: {error}; make the folder writable") from error
+    try:
+        while not _locked(descriptor):
+            wait(os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown")
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -9,6 +9,7 @@ of the two.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,9 +25,12 @@ from tuner_daemon.records.space import Config
 from tuner_daemon.storage import files
 from tuner_daemon.storage.report import report_html
 
+logger = logging.getLogger(__name__)
+
 Preamble = Callable[[Sequence[Parameter], Config, Mapping[str, Value]], str]
 """The #defines of one candidate: parameters, configuration, problem."""
 
+_ALWAYS_THERE = frozenset({"job", "spec", "kernel", "verdict", "best", "baseline", "measured", "device"})
 _SUFFIX = {"cuda": ".cu", "cpu": ".c"}
 
 
@@ -77,7 +81,7 @@ def write_result(
     }
     if source is not None:
         suffix = _SUFFIX[result.spec.language]
-        contents[f"kernel{suffix}"] = f"{_banner(result)}{defines}\n{source}".encode()
+        contents[f"kernel{suffix}"] = f"{_banner(result)}{defines}\n{source}".encode(errors="surrogateescape")
     with files.Guard(SpoolError)(f"result of {result.job}"):
         return _publish(results_dir, _checked_job(result.job), contents)
 
@@ -115,15 +119,18 @@ def restore_results(results_dir: Path) -> None:
 
 
 def read_result(results_dir: Path, job: str) -> dict[str, Any] | None:
-    """The job's result.json as a dict; None if there is none. Raises SpoolError if it cannot be read."""
+    """The job's result.json as a dict; None if there is none, or none that can be read: it is made again."""
     for folder in (results_dir / _checked_job(job), _aside(results_dir, job), results_dir / job):
         try:
             stored = json.loads((folder / "result.json").read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError) as error:
-            raise SpoolError(f"{folder / 'result.json'}: {error}; remove the folder to tune again") from error
-        return dict(stored)
+            logger.warning("%s cannot be read and counts as absent: %s", folder / "result.json", error)
+            continue
+        if isinstance(stored, dict) and stored.keys() >= _ALWAYS_THERE:
+            return stored
+        logger.warning("%s is no result and counts as absent", folder / "result.json")
     return None
 
 
@@ -203,9 +210,10 @@ def _spec_json(result: Result) -> dict[str, Any]:
 
 
 def winning_source(result: Result) -> str | None:
-    """The kernel's source text in the spec's language; None if it has none (a recorded space)."""
+    """The kernel's source text in the spec's language, bytes that are not UTF-8 as surrogates; None if it has none (a
+    recorded space)."""
     source = result.spec.kernel.sources.get(result.spec.language)
-    return None if source is None else source.file.read_text()
+    return None if source is None else source.file.read_text(encoding="utf-8", errors="surrogateescape")
 
 
 def config_h(result: Result, defines: str) -> str:
