@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import vector_add_kernel
 from tests.rows import CLOCKS, DEVICE, failure, measurement
-from tuner_daemon.errors import DiskFullError, LogError
+from tuner_daemon.errors import DiskFullError, InputError, LogError
 from tuner_daemon.records.device import Clocks
 from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
 from tuner_daemon.records.space import Config
@@ -189,7 +189,7 @@ def test_a_damaged_manifest_quarantines_its_part_and_none_leaves_page_checksums(
     manifest.unlink()
     bare = ParquetLog(tmp_path)
     assert bare.measurements("job") == [measurement(0)]
-    assert bare.unverified() == [_parts(log)[0].name]
+    assert bare.stats()["unverified"] == [_parts(log)[0].name]
     assert bare.stats()["kernels"] == {"sgemm": {"ok": 1}}
 
 
@@ -312,6 +312,14 @@ def test_importing_twice_adds_nothing(tmp_path: Path) -> None:
     one_file.write_bytes(b"PAR1")
     with pytest.raises(LogError, match="nothing was imported"):
         ParquetLog(tmp_path / "fourth").import_parts(other.folder)
+
+
+@pytest.mark.parametrize(("name", "problem"), [("nope", "does not exist"), ("empty", "holds no Parquet file")])
+def test_importing_from_where_no_log_is_says_so(tmp_path: Path, name: str, problem: str) -> None:
+    (tmp_path / "empty" / "measurements").mkdir(parents=True)
+    with pytest.raises(InputError, match=f"{name}: {problem}; name another log's folder"):
+        ParquetLog(tmp_path / "own").import_parts(tmp_path / name)
+    assert not (tmp_path / "own").exists()
 
 
 def test_an_export_is_a_log_that_names_nobody(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def test_a_kernel_may_be_recorded_on_several_devices(tmp_path: Path) -> None:
     import_hub(*_files(tmp_path / "in"), tmp_path / "stencil")
     import_hub(*_files(tmp_path / "in", {**SIDECAR, "device": "A4000", "device_name": ""}, "b"), tmp_path / "stencil")
     assert [path.name for path in recorded_files(tmp_path / "stencil")] == ["a.parquet", "b.parquet"]
-    assert load_recorded(tmp_path / "stencil", index=1).device.name == "NVIDIA RTX A4000"
+    second = load_recorded(tmp_path / "stencil", index=1).device
+    assert (second.name, second.index) == ("NVIDIA RTX A4000", 1)
     with pytest.raises(MissingPartError, match="2 recordings"):
         load_recorded(tmp_path / "stencil", index=2)
     other = _files(tmp_path / "in", {**SIDECAR, "problem_size": [7]}, "c")

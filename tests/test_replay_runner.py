@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from tuner_daemon.records.device import DeviceInfo
 from tuner_daemon.records.kernel import Value
 from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Timing
 from tuner_daemon.records.space import ParamSpace
+from tuner_daemon.records.spec import DeviceRequest
 from tuner_daemon.records.task import Task
-from tuner_daemon.runners.replay import ReplayRunner
+from tuner_daemon.runners.replay import KEPT, ReplayRunner
 
 RECORDED_ON = DeviceInfo("replay", 0, "a GPU of somebody else's", "uuid-7", "sm_80")
 
@@ -54,7 +56,7 @@ class TestReplayRunner(RunnerContract):
         rows: dict[Value, tuple[str, Sequence[float]]] = {
             name: (outcome, times_s if outcome is Outcome.OK else ()) for name, outcome in BEHAVIOURS.items()
         }
-        return ReplayRunner(lambda _: Recorded(rows))
+        return ReplayRunner(lambda _, index: Recorded(rows))
 
 
 ROWS: dict[Value, tuple[str, Sequence[float]]] = {
@@ -66,7 +68,7 @@ ROWS: dict[Value, tuple[str, Sequence[float]]] = {
 
 @pytest.fixture
 def runner() -> ReplayRunner:
-    return ReplayRunner(lambda _: Recorded(ROWS))
+    return ReplayRunner(lambda _, index: Recorded(ROWS))
 
 
 @pytest.fixture
@@ -81,21 +83,56 @@ def artifact(task: Task, block: int) -> Artifact:
 
 
 def test_the_device_is_the_one_that_was_recorded(runner: ReplayRunner, task: Task) -> None:
-    assert ReplayRunner(lambda _: Recorded(ROWS)).device.kind == "replay"
+    assert ReplayRunner(lambda _, index: Recorded(ROWS)).device.kind == "replay"
     assert runner.device == task.device == RECORDED_ON
 
 
+def on_device(task: Task, index: int, folder: Path | None = None) -> Task:
+    kernel = task.spec.kernel if folder is None else replace(task.spec.kernel, folder=folder)
+    return replace(task, spec=replace(task.spec, kernel=kernel, device=DeviceRequest("replay", index)))
+
+
+@dataclass
+class Shelf:
+    """Recordings of any number of devices; every one is a tenth slower than the one before it."""
+
+    read: list[tuple[Path, int]] = field(default_factory=list)
+
+    def __call__(self, folder: Path, *, index: int) -> Recorded:
+        self.read.append((folder, index))
+        return Recorded({32: ("ok", (1e-3 * 1.1**index,))})
+
+
 def test_a_space_is_read_once(task: Task) -> None:
-    read: list[Path] = []
-
-    def load(folder: Path) -> Recorded:
-        read.append(folder)
-        return Recorded(ROWS)
-
-    runner = ReplayRunner(load)
+    shelf = Shelf()
+    runner = ReplayRunner(shelf)
     for _ in range(3):
         runner.run(task, artifact(task, 32), Effort())
-    assert read == [task.spec.kernel.folder]
+    assert shelf.read == [(task.spec.kernel.folder, 0)]
+
+
+def test_the_recording_is_that_of_the_device_asked_for(task: Task) -> None:
+    runner = ReplayRunner(Shelf())
+    ran = [runner.run(on_device(task, index), artifact(task, 32), Effort()) for index in (0, 3, 0)]
+    assert [r.median_s for r in ran if isinstance(r, Timing)] == pytest.approx([1e-3, 1.331e-3, 1e-3])
+
+
+def test_a_changed_recording_in_the_same_folder_is_read_again(task: Task) -> None:
+    shelf = Shelf()
+    runner = ReplayRunner(shelf)
+    changed = replace(task, spec=replace(task.spec, kernel=replace(task.spec.kernel, sha256="6" * 64)))
+    for each in (task, changed):
+        runner.run(each, artifact(task, 32), Effort())
+    assert len(shelf.read) == 2
+
+
+def test_no_more_than_a_few_recordings_are_kept(task: Task, tmp_path: Path) -> None:
+    shelf = Shelf()
+    runner = ReplayRunner(shelf)
+    tasks = [on_device(task, 0, tmp_path / str(n)) for n in range(KEPT + 1)]
+    for each in (*tasks, tasks[-1], tasks[0]):
+        runner.run(each, artifact(task, 32), Effort())
+    assert [folder.name for folder, _ in shelf.read] == [str(n) for n in range(KEPT + 1)] + ["0"]
 
 
 def test_recorded_repeats_are_the_samples(runner: ReplayRunner, task: Task) -> None:
@@ -115,7 +152,7 @@ def test_a_race_draws_from_the_repeats_the_same_way_every_time(runner: ReplayRun
     assert isinstance(first, Timing)
     assert set(first.times_s) == set(ROWS[64][1])
     assert first == again
-    (other,) = ReplayRunner(lambda _: Recorded(ROWS), seed=1).race(task, [artifact(task, 64)], 40, 1.0)
+    (other,) = ReplayRunner(lambda _, index: Recorded(ROWS), seed=1).race(task, [artifact(task, 64)], 40, 1.0)
     assert other != first
 
 

@@ -1,97 +1,21 @@
-"""The space of valid configurations, against brute force; sampling, neighbours, encoding, and walking prefixes."""
+"""The space of valid configurations, against brute force; sampling, neighbours, membership, identity."""
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.spaces import SGEMM, SGEMM_RULES, brute_force, space, walk
 from tuner_daemon.errors import KernelError
-from tuner_daemon.records.expression import Expression
-from tuner_daemon.records.kernel import Kernel, Launch, Parameter, Reference, Value, Work
-from tuner_daemon.records.space import Config, ParamSpace, PrefixWalker
-
-
-def kernel(parameters: Mapping[str, Sequence[Value]], constraints: Sequence[str] = ()) -> Kernel:
-    return Kernel(
-        name="k",
-        folder=Path("/nowhere/k"),
-        sources={},
-        problem=(),
-        parameters=tuple(Parameter(name, tuple(values), "other") for name, values in parameters.items()),
-        constraints=tuple(map(Expression.parse, constraints)),
-        launch=Launch((), (), Expression.parse("0")),
-        arguments=(),
-        reference=Reference(sources={}),
-        baseline=None,
-        work=Work(),
-        reduction_length=None,
-        tolerance=None,
-        sha256="",
-        declaration="{}",
-    )
-
-
-def space(
-    parameters: Mapping[str, Sequence[Value]],
-    constraints: Sequence[str] = (),
-    problem: Mapping[str, Value] | None = None,
-    *,
-    list_limit: int = 2_000_000,
-) -> ParamSpace:
-    return ParamSpace(kernel(parameters, constraints), problem or {}, list_limit=list_limit)
-
-
-def brute_force(
-    parameters: Mapping[str, Sequence[Value]], constraints: Sequence[str], problem: Mapping[str, Value]
-) -> list[tuple[Value, ...]]:
-    """Python's own word on every combination, in lexicographic order of declared positions."""
-    functions = {"__builtins__": {}, "min": min, "max": max, "abs": abs, "ceil_div": lambda a, b: -(-a // b)}
-    valid = []
-    for values in itertools.product(*parameters.values()):
-        names = {**problem, **dict(zip(parameters, values, strict=True))}
-        try:
-            if all(eval(text, functions, names) for text in constraints):
-                valid.append(values)
-        except ZeroDivisionError:
-            continue
-    return valid
-
-
-def walk(walker: PrefixWalker, n: int, rng: np.random.Generator) -> list[Config]:
-    """Every parameter decided uniformly among its options."""
-    state = walker.start(n)
-    while not walker.done(state):
-        options = walker.options(state)
-        state = walker.choose(state, np.argmax(rng.random(options.shape) * options, axis=1))
-    return walker.finish(state)
-
-
-SGEMM: dict[str, list[Value]] = {
-    "BM": [16, 32, 64, 128],
-    "BN": [16, 32, 64, 128],
-    "TM": [1, 2, 4, 8],
-    "TN": [1, 2, 4, 8],
-    "block": [32, 64, 128, 256],
-    "LAYOUT": ["row", "col"],
-    "SHARED": [True, False],
-    "ALPHA": [0.5, 1.0],
-}
-SGEMM_RULES = [
-    "block == (BM//TM)*(BN//TN)",
-    "m % BM == 0 and n % BN == 0",
-    'LAYOUT == "row" or not SHARED',
-    "32 <= block < 256",
-]
-
+from tuner_daemon.records.kernel import Value
+from tuner_daemon.records.space import Config
 
 # --- enumeration
 
@@ -192,12 +116,17 @@ def test_text_mixed_with_numbers_is_refused() -> None:
         space({"P": [1, "auto"]}, ["P == 1"])
 
 
-def test_a_million_combinations_take_less_than_a_second_or_so() -> None:
+def test_a_million_combinations_take_less_than_a_second() -> None:
+    """In the best of three: the machine may be busy with other tests."""
     parameters = {f"p{i}": list(range(1, 11)) for i in range(6)}
-    started = time.monotonic()
-    some = space(parameters, ["p0 + p1 + p2 + p3 + p4 + p5 <= 30", "p0 * p1 <= 40"])
-    assert time.monotonic() - started < 5.0  # 0.05 s on an idle core
-    assert 100_000 < some.size < 1_000_000
+    rules = ["p0 + p1 + p2 + p3 + p4 + p5 <= 30", "p0 * p1 <= 40"]
+
+    def took_s() -> float:
+        started_s = time.monotonic()
+        assert 100_000 < space(parameters, rules).size < 1_000_000
+        return time.monotonic() - started_s
+
+    assert min(took_s() for _ in range(3)) < 1.0  # 0.05 s on an idle core
 
 
 # --- spaces too large to list
@@ -352,152 +281,6 @@ def test_a_missing_value_is_named() -> None:
     some = space(SGEMM, SGEMM_RULES, {"m": 64, "n": 64})
     with pytest.raises(KernelError, match="TN has no value"):
         some.config({k: v for k, v in some.first().as_dict().items() if k != "TN"})
-
-
-# --- arrays
-
-
-def test_encoding_is_within_one_and_decoding_undoes_it() -> None:
-    some = space(SGEMM, SGEMM_RULES, {"m": 128, "n": 128})
-    x = some.encode(some.all())
-    assert x.dtype == np.float32
-    assert x.shape == (some.size, 8)
-    assert (x.min(), x.max()) == (-1.0, 1.0)
-    assert some.decode(x[:200]) == some.all()[:200]
-
-
-def test_sizes_are_encoded_by_their_logarithm_and_flags_by_rank() -> None:
-    parameters: dict[str, list[Value]] = {"s": [64, 1, 8], "z": [0, 4, 100], "t": ["x", "y", "w"], "f": [True, False]}
-    some = space({**parameters, "one": [5]})
-    by_name: dict[str, dict[Value, float]] = {name: {} for name in (*parameters, "one")}
-    for config, row in zip(some.all(), some.encode(some.all()), strict=True):
-        for name, value, code in zip(config.names, config.values, row.tolist(), strict=True):
-            by_name[name][value] = code
-    assert by_name == {
-        "s": {1: -1.0, 8: 0.0, 64: 1.0},
-        "z": {0: -1.0, 4: 0.0, 100: 1.0},
-        "t": {"x": -1.0, "y": 0.0, "w": 1.0},
-        "f": {False: -1.0, True: 1.0},
-        "one": {5: 0.0},
-    }
-
-
-def test_decoding_gives_the_nearest_valid_configuration() -> None:
-    some, rng = space(SGEMM, SGEMM_RULES, {"m": 64, "n": 64}), np.random.default_rng(5)
-    points = rng.uniform(-1.2, 1.2, (20, 8)).astype(np.float32)
-    codes = some.encode(some.all()).astype(np.float64)
-    for point, config in zip(points, some.decode(points), strict=True):
-        distance = ((codes - point.astype(np.float64)) ** 2).sum(axis=1)
-        mine = ((some.encode([config])[0].astype(np.float64) - point) ** 2).sum()
-        assert mine == pytest.approx(distance.min(), rel=1e-6)
-
-
-def test_columns_and_indices_speak_of_the_same_values() -> None:
-    some = space(SGEMM, SGEMM_RULES, {"m": 64, "n": 64})
-    rows = some.indices(some.all())
-    assert rows.dtype == np.int32
-    assert some.from_indices(rows) == some.all()
-    assert np.array_equal(some.all_indices(), rows)
-    columns = some.columns(some.all())
-    assert [columns[name].dtype.kind for name in ("BM", "LAYOUT", "SHARED", "ALPHA")] == ["i", "U", "b", "f"]
-    for name in SGEMM:
-        assert columns[name].tolist() == [config[name] for config in some.all()]
-
-
-def test_positions_that_are_not_valid_are_refused() -> None:
-    some = space({"a": [1, 2], "b": [1, 2]}, ["a != b"])
-    assert [c.values for c in some.from_indices(np.array([[0, 1]], dtype=np.int32))] == [(1, 2)]
-    for row in ([0, 0], [0, 2], [-1, 0]):
-        with pytest.raises(ValueError, match="row 1 is not a valid configuration"):
-            some.from_indices(np.array([[0, 1], row], dtype=np.int32))
-    with pytest.raises(KernelError, match="is not of this space"):
-        some.indices([Config.of({"a": 3, "b": 1})])
-
-
-# --- walking
-
-
-@pytest.mark.parametrize("order", [list(SGEMM), list(SGEMM)[::-1], [*list(SGEMM)[4:], *list(SGEMM)[:4]]])
-def test_options_are_exactly_the_values_that_some_valid_configuration_continues_with(order: list[str]) -> None:
-    some, rng = space(SGEMM, SGEMM_RULES, {"m": 64, "n": 128}), np.random.default_rng(2)
-    valid = [config.as_dict() for config in some.all()]
-    walker = some.walker(order)
-    state = walker.start(6)
-    prefixes: list[dict[str, Value]] = [{} for _ in range(6)]
-    while not walker.done(state):
-        parameter = walker.parameter(state)
-        options = walker.options(state)
-        for prefix, mask in zip(prefixes, options, strict=True):
-            continuing = {c[parameter.name] for c in valid if all(c[n] == v for n, v in prefix.items())}
-            assert {v for v, allowed in zip(parameter.values, mask, strict=True) if allowed} == continuing
-        picks = np.argmax(rng.random(options.shape) * options, axis=1)
-        state = walker.choose(state, picks)
-        for prefix, pick in zip(prefixes, picks, strict=True):
-            prefix[parameter.name] = parameter.values[pick]
-    assert [config.as_dict() for config in walker.finish(state)] == [
-        {name: prefix[name] for name in SGEMM} for prefix in prefixes
-    ]
-
-
-def test_every_valid_configuration_can_be_reached_by_walking() -> None:
-    some, rng = space(SGEMM, [*SGEMM_RULES, "BM == BN"], {"m": 32, "n": 32}), np.random.default_rng(0)
-    assert set(walk(some.walker(list(SGEMM)[::-1]), 4000, rng)) == set(some.all())
-
-
-def test_a_pick_that_is_not_an_option_is_an_error() -> None:
-    walker = space({"a": [1, 2], "b": [1, 2]}, ["a < b"]).walker(["b", "a"])
-    with pytest.raises(ValueError, match="picked a value of b"):
-        walker.choose(walker.start(2), np.array([1, 0]))
-    with pytest.raises(ValueError, match="2 parameters are undecided"):
-        walker.finish(walker.start(2))
-    with pytest.raises(ValueError, match="every parameter is decided"):
-        walker.options(walker.choose(walker.choose(walker.start(1), np.array([1])), np.array([0])))
-
-
-def test_a_state_can_be_continued_more_than_once() -> None:
-    walker = space({"a": [1, 2, 3], "b": [1, 2, 3]}, ["a < b"]).walker(["b", "a"])
-    third = walker.choose(walker.start(1), np.array([2]))
-    ends = [walker.finish(walker.choose(third, np.array([pick])))[0].values for pick in (0, 1)]
-    assert ends == [(1, 3), (2, 3)]
-
-
-def test_a_prefix_that_cannot_be_completed_is_dropped_and_the_others_are_kept() -> None:
-    """Looked at alone, each constraint allows a == 1; together they do not. Only a listed space can know."""
-    parameters: dict[str, list[Value]] = {"a": [1, 2], "b": [1, 2, 3], "c": [1, 2, 3]}
-    rules = ["a != 1 or b < c", "a != 1 or c < b", "a + b + c > 0"]
-    known, blind = space(parameters, rules), space(parameters, rules, list_limit=1)
-    assert known.walker(["a", "b", "c"]).options(known.walker(["a", "b", "c"]).start(1)).tolist() == [[False, True]]
-    walker = blind.walker(["a", "b", "c"])
-    state = walker.choose(walker.start(2), np.array([0, 1]))
-    while not walker.done(state):
-        state = walker.choose(state, np.argmax(walker.options(state), axis=1))
-    assert [config.values for config in walker.finish(state)] == [(2, 1, 1)]
-    assert state.alive.tolist() == [False, True]
-
-
-def test_an_order_names_every_parameter_once() -> None:
-    some = space({"a": [1], "b": [1]})
-    for order in (["a"], ["a", "a"], ["a", "b", "c"], ["a", "x"]):
-        with pytest.raises(ValueError, match="must name every parameter once"):
-            some.walker(order)
-
-
-def test_walking_256_prefixes_of_fifteen_parameters_is_quick() -> None:
-    parameters: dict[str, list[Value]] = {f"p{i}": [1, 2, 4, 8, 16] if i < 9 else [0, 1] for i in range(15)}
-    rules = ["p0*p1 <= 64", "p2*p3 <= p0*p1", "p4 + p5 <= p2*p3", "p6 <= p7", "p5*p6 >= 64", "p1*p2 == 32", "p9 <= p10"]
-    some, rng = space(parameters, rules), np.random.default_rng(0)
-    assert 50_000 < some.size < 1_000_000
-    walker = some.walker(list(parameters)[::-1])
-    walk(walker, 256, rng)
-    best = min(_seconds(lambda: walk(walker, 256, rng)) for _ in range(5))
-    assert best < 0.2  # 0.003 s on an idle core
-
-
-def _seconds(action: object) -> float:
-    assert callable(action)
-    started = time.monotonic()
-    action()
-    return time.monotonic() - started
 
 
 # --- identity

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.kernel_folders import KERNEL, changed, write_kernel
 from tuner_daemon.errors import KernelError, SpecError
-from tuner_daemon.intake.specs import available_templates, load_spec, read_spec_text, templates_dir
+from tuner_daemon.intake.specs import available_templates, load_spec, priority_of, read_spec_text, templates_dir
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options
 
 ASKED = '[problem]\nn = 4096\n'  # fmt: skip
@@ -124,6 +125,28 @@ def test_a_folder_with_a_spec_in_it_is_one_job(tmp_path: Path) -> None:
     write(folder / "spec.toml", f'kernel = "mine"\n{ASKED}')
     spec = load(folder)
     assert (spec.name, spec.kernel.name) == ("job", "scale")
+
+
+def test_a_folder_with_a_json_spec_is_a_job_like_any_other(tmp_path: Path) -> None:
+    folder = write_kernel(tmp_path / "job" / "mine").parent
+    write(folder / "spec.json", json.dumps({"kernel": "mine", "problem": {"n": 4096}, "options": {"priority": 7}}))
+    assert (load(folder).name, load(folder).kernel.name, priority_of(folder)) == ("job", "scale", 7)
+    write(folder / "spec.toml", f'kernel = "mine"\n{ASKED}[options]\npriority = 3\n')
+    assert priority_of(folder) == load(folder).options.priority == 3  # spec.toml goes before
+
+
+def test_an_inline_kernel_in_a_folder_is_called_as_the_folder_whichever_its_spec(tmp_path: Path) -> None:
+    tables = tomllib.loads(changed('name = "scale"\n', "", INLINE))
+    for name in ("scale.cu", "reference.cu"):
+        write(tmp_path / "my-job" / name, "")
+    write(tmp_path / "my-job" / "spec.json", json.dumps(tables))
+    assert load(tmp_path / "my-job").kernel.name == "my_job"
+
+
+def test_a_folder_without_a_spec_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"spec\.toml: does not exist"):
+        load(tmp_path)
+    assert priority_of(tmp_path) == 0
 
 
 def test_one_toml_and_one_source_are_enough(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from collections.abc import Callable
@@ -12,9 +13,9 @@ import pytest
 
 from tests.spools import SPEC, Clock, claim_first, drop_spec, spool_at, where, whole_specs
 from tuner_daemon.errors import DiskFullError, SpecError, SpoolError
-from tuner_daemon.storage import companions, files, incoming
+from tuner_daemon.storage import files, incoming
 from tuner_daemon.storage.incoming import Entry
-from tuner_daemon.storage.spool import Spool
+from tuner_daemon.storage.spool import Fate, Spool, counts_in, is_served
 
 
 @pytest.fixture
@@ -33,11 +34,11 @@ def test_a_dropped_spec_goes_from_incoming_to_active_to_done(spool: Spool, clock
     assert (claimed.name, claimed.path, claimed.attempts) == ("a.toml", spool.root / "active" / "a.toml", 1)
     assert claimed.path.read_text() == SPEC
     assert spool.counts() == {"incoming": 0, "active": 1, "done": 0, "failed": 0, "hold": 0}
-    assert spool.outcome("a.toml") is None
+    assert spool.fate("a.toml") == Fate("active")
     spool.finish(claimed, "sgemm-1234", "faster")
     assert where(spool.root) == {"done": ["a.toml"]}
     assert (spool.root / "done" / "a.toml.job").read_text().split("\n")[0] == "sgemm-1234"
-    fate = spool.outcome("a.toml")
+    fate = spool.fate("a.toml")
     assert fate is not None
     assert (fate.state, fate.job, fate.answer, fate.reason) == ("done", "sgemm-1234", "faster", "")
     assert not list((spool.root / "active").iterdir())
@@ -50,7 +51,7 @@ def test_a_spec_that_fails_or_is_held_lies_beside_the_reason(spool: Spool, clock
     move(claim_first(spool, clock), "problem.m is missing\nsecond line")
     assert where(spool.root) == {state: ["a.toml"]}
     assert (spool.root / state / "a.toml.reason.txt").read_text() == "problem.m is missing\nsecond line\n"
-    fate = spool.outcome("a.toml")
+    fate = spool.fate("a.toml")
     assert fate is not None
     assert (fate.state, fate.job) == (state, None)
     assert fate.reason.startswith("problem.m")
@@ -187,35 +188,6 @@ def test_a_scan_gives_no_more_than_it_is_asked_for(spool: Spool, clock: Clock) -
     clock.now_s += 1
     assert len(spool.scan(limit=10)) == 10
     assert spool.counts()["incoming"] == 30
-
-
-def test_what_lies_beside_a_spec_is_copied_for_the_job(spool: Spool, clock: Clock) -> None:
-    kernel = spool.incoming / "my_sgemm"
-    kernel.mkdir()
-    (kernel / "kernel.toml").write_text('name = "sgemm"')
-    (spool.incoming / "other.cu").write_text("// not named")
-    (spool.incoming / "inline.cu").write_text("// first")
-    drop_spec(spool, text='kernel = "my_sgemm"\n[sources]\ncuda = { file = "inline.cu", entry = "f" }\nx = "../etc"\n')
-    assert spool.counts()["incoming"] == 1
-    claimed = claim_first(spool, clock)
-    assert claimed.path.name == "a.toml"
-    assert sorted(p.name for p in claimed.path.parent.iterdir()) == ["a.toml", "inline.cu", "my_sgemm"]
-    (spool.incoming / "inline.cu").write_text("// changed while the job runs")
-    assert (claimed.path.parent / "inline.cu").read_text() == "// first"
-    spool.finish(claimed, "j")
-    assert not claimed.path.exists()
-    assert where(spool.root) == {"done": ["a.toml"], "incoming": ["inline.cu", "my_sgemm", "other.cu"]}
-
-
-def test_a_kernel_beside_the_spec_that_cannot_be_copied_fails_the_spec(spool: Spool, clock: Clock) -> None:
-    kernel = spool.incoming / "mine"
-    kernel.mkdir()
-    (kernel / "kernel.toml").write_text("")
-    drop_spec(spool, text='kernel = "mine"')
-    entry = whole_specs(spool, clock)[0]
-    (kernel / "kernel.cu").symlink_to("/etc/passwd")
-    assert spool.claim(entry) is None
-    assert "cannot be copied" in (spool.root / "failed" / "a.toml.reason.txt").read_text()
 
 
 def test_submit_drops_a_whole_spec_under_a_free_name(spool: Spool, clock: Clock, tmp_path: Path) -> None:
@@ -367,6 +339,30 @@ def test_only_one_daemon_works_on_a_spool(spool: Spool) -> None:
     other.unlock()
 
 
+def test_anybody_can_see_whether_a_daemon_serves_and_nothing_is_made_by_looking(spool: Spool, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert not is_served(nowhere)
+    assert set(counts_in(nowhere).values()) == {0}
+    assert not nowhere.exists()
+    assert not is_served(spool.root)
+    spool.lock()
+    assert is_served(spool.root)
+    spool.unlock()
+    assert not is_served(spool.root)
+
+
+def test_a_look_at_the_moment_of_the_start_does_not_keep_the_daemon_out(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (spool.root / ".lock").touch()
+    look = os.open(spool.root / ".lock", os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(look, fcntl.LOCK_UN))
+    spool.lock()
+    os.close(look)
+    assert is_served(spool.root)
+
+
 def test_folders_on_different_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Spool(tmp_path)
     real = Path.stat
@@ -391,10 +387,3 @@ def test_a_folder_that_cannot_be_moved_is_reported_once_and_passed_over(
         assert spool.claim(entry) is None
         assert whole_specs(spool, clock) == []
     assert "group-writable" in (spool.root / "failed" / "mine.reason.txt").read_text()
-
-
-def test_a_spec_that_is_no_toml_names_no_companions(tmp_path: Path) -> None:
-    spec = tmp_path / "a.toml"
-    for text in ("not toml", "[" * 5000, '"\\q"'):
-        spec.write_text(text)
-        assert companions.gather(spec, tmp_path, tmp_path / ".work") == spec

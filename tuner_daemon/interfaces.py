@@ -1,4 +1,4 @@
-"""The seams. Implementations do not import each other; ``cli.parts`` chooses them and passes them in."""
+"""The seams. Implementations do not import each other; ``cli.workshop`` chooses them and passes them in."""
 
 from __future__ import annotations
 

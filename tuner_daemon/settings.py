@@ -28,7 +28,7 @@ class DeviceSettings(_Table):
 
 
 class BudgetSettings(_Table):
-    """The budget of a spec that names none, and the most that one may ask for."""
+    """The budget of a spec that names none. A spec may ask for more."""
 
     measurements: int = Field(64, ge=1)
     seconds: float = Field(300.0, gt=0)

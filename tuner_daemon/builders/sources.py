@@ -10,32 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from tuner_daemon.errors import KernelError
+from tuner_daemon.records import includes
+from tuner_daemon.records.includes import SPACE, Directive, SourceRefusedError
 from tuner_daemon.records.kernel import Source
 
-TREE_LIMIT_BYTES = 8 << 20
-TREE_LIMIT_FILES = 256
+__all__ = ["SourceRefusedError", "SourceTree", "read_source"]
 
 # Every pattern is linear in the text: a source must not be able to hold up intake.
-_SPACE = r"[ \t\f\v]*"
-_HASH = r"(?:\#|%:|\?\?=)"
-_DIRECTIVE = re.compile(
-    rf"(?:^|\*/){_SPACE}{_HASH}{_SPACE}(?:(?P<comment>/\*)|"
-    rf"(?P<word>include_next|include|import|embed)\b{_SPACE}(?P<operand>[^\n]*))",
-    re.MULTILINE,
-)
-_PROBE = re.compile(rf"\b__has_(?:include|include_next|embed)\b{_SPACE}\({_SPACE}(?P<operand>[^\n]*)")
-_OPERAND = re.compile(r'"(?P<quoted>[^"\n]+)"|<(?P<angled>[^>\n]+)>')
-_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\f\v]*\n")
+_PROBE = re.compile(rf"\b__has_(?:include|include_next|embed)\b{SPACE}\({SPACE}(?P<operand>[^\n]*)")
 _BETWEEN_STRINGS = re.compile(r'"\s*"')
 _ESCAPE = re.compile(r"\\(?:x(?P<hex>[0-9A-Fa-f]+)|(?P<octal>[0-7]{1,3}))")
 _ASSEMBLER_FILE = re.compile(r'incbin|"[^"\n]*\.include\b', re.IGNORECASE)
-
-
-class SourceRefusedError(KernelError):
-    """A source reaches, or could reach, outside its kernel folder; or it is too large."""
 
 
 @dataclass(frozen=True)
@@ -53,55 +40,39 @@ def read_source(source: Source, folder: Path) -> SourceTree:
     Raises SourceRefusedError for what the screen refuses, KernelError for a file that cannot be read.
     """
     root = folder.resolve()
-    text = _read(source.file)
-    headers: dict[str, str] = {}
-    found: dict[str, Path] = {}
-    left = [(source.file.resolve(), text)]
-    total_bytes = len(text)
-    while left:
-        file, content = left.pop()
-        for name in _included_names(file, content):
-            header = _inside(name, file, root)
-            if header is None:
-                continue
-            if found.setdefault(name, header) != header:
-                raise SourceRefusedError(
-                    f"{name!r} names two different headers", file=file, remedy="rename one of them"
-                )
-            if name not in headers:
-                headers[name] = _read(header)
-                total_bytes += len(headers[name])
-                left.append((header, headers[name]))
-        if total_bytes > TREE_LIMIT_BYTES or len(headers) > TREE_LIMIT_FILES:
-            raise SourceRefusedError(f"is larger than {TREE_LIMIT_BYTES >> 20} MiB with its headers", file=source.file)
-    return SourceTree(source.file.name, text, headers)
 
+    def screened(file: Path, text: str) -> Iterator[str]:
+        for name in _included_names(file, text):
+            header = includes.find(name, file, root)
+            if header is not None and not header.is_relative_to(root):
+                raise SourceRefusedError(f"includes {name!r}, a link out of its kernel folder", file=file)
+            yield name
 
-def _read(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(TREE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise KernelError(f"cannot be read ({error.strerror})", file=file) from error
-    # Whatever bytes a comment holds go to the compiler as they are.
-    text = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    texts = includes.texts(source.file, folder, screened)
+    first = next(texts)
+    headers: dict[str, includes.Text] = {}
+    for text in texts:
+        if headers.setdefault(text.name, text).file != text.file:
+            raise SourceRefusedError(
+                f"{text.name!r} names two different headers", file=source.file, remedy="rename one of them"
+            )
+    return SourceTree(first.name, first.text, {name: header.text for name, header in headers.items()})
 
 
 def _included_names(file: Path, text: str) -> Iterator[str]:
     if "\0" in text:
         raise SourceRefusedError("holds a NUL byte", file=file)
-    plain = _SPLICE.sub("", text)
+    plain = includes.spliced(text)
     if any(_ASSEMBLER_FILE.search(_joined_strings(seen)) for seen in (plain, _without_comments(plain))):
         raise SourceRefusedError("uses .incbin or an assembler .include, which reads other files", file=file)
     for probe in _PROBE.finditer(plain):
-        _literal_name(probe["operand"], file)
-    for directive in _DIRECTIVE.finditer(plain):
-        if directive["comment"]:
+        _literal_name(Directive("include", probe["operand"]), file)
+    for directive in includes.directives(plain):
+        if not directive.word:
             raise SourceRefusedError("has a comment between a # and its directive", file=file)
-        if directive["word"] == "embed":
+        if directive.word == "embed":
             raise SourceRefusedError("uses #embed, which reads other files", file=file)
-        yield _literal_name(directive["operand"], file)
+        yield _literal_name(directive, file)
 
 
 def _without_comments(text: str) -> str:
@@ -122,22 +93,11 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(code) if code < 0x80 else " "
 
 
-def _literal_name(operand: str, file: Path) -> str:
-    literal = _OPERAND.match(operand)
-    if literal is None:
+def _literal_name(directive: Directive, file: Path) -> str:
+    name = directive.name
+    if name is None:
         raise SourceRefusedError("has an #include that does not name its file literally", file=file)
-    name = literal["quoted"] or literal["angled"]
-    if name.startswith("/") or "\\" in name or ".." in PurePosixPath(name).parts:
+    if includes.leads_out(name):
         remedy = "include headers of the kernel folder only"
         raise SourceRefusedError(f"includes {name!r}, outside its kernel folder", file=file, remedy=remedy)
     return name
-
-
-def _inside(name: str, includer: Path, root: Path) -> Path | None:
-    for base in (includer.parent, root):
-        if (base / name).is_file():
-            real = (base / name).resolve()
-            if not real.is_relative_to(root):
-                raise SourceRefusedError(f"includes {name!r}, a link out of its kernel folder", file=includer)
-            return real
-    return None

@@ -50,7 +50,7 @@ def submit(
     settings_file: SettingsFile = None,
 ) -> None:
     """Drop specs into the watched folder."""
-    from tuner_daemon.cli.client import drop, wait_for
+    from tuner_daemon.cli.client import drop, is_running, wait_for
     from tuner_daemon.cli.show import show_result
 
     settings = _settings(settings_file)
@@ -58,6 +58,8 @@ def submit(
     if not wait:
         _print({"submitted": names} if as_json else "\n".join(f"submitted {name}" for name in names))
         return
+    if not is_running(settings):
+        print("tunerd: no daemon is running; waiting for one to start (tunerd serve)", file=sys.stderr)
     failed = False
     for name in names:
         answer = wait_for(settings, name, timeout_s)
@@ -79,17 +81,18 @@ def tune(
 ) -> None:
     """Tune one spec here and now, with a progress bar; same engine and log as the daemon."""
     from tuner_daemon.cli.client import load
+    from tuner_daemon.cli.interrupts import stop_on_signals
     from tuner_daemon.cli.show import progress_bar, show_result
     from tuner_daemon.cli.workshop import Workshop
 
     settings = _settings(settings_file)
     loaded = load(settings, spec)
-    with Workshop(settings) as workshop:
+    with stop_on_signals() as stop, Workshop(settings) as workshop:
         if as_json:
-            _print(dict(workshop.engine.answer(loaded).result))
+            _print(dict(workshop.engine.answer(loaded, stop=stop).result))
             return
         with progress_bar() as observe:
-            answer = workshop.engine.answer(loaded, observe=observe)
+            answer = workshop.engine.answer(loaded, observe=observe, stop=stop)
     show_result(answer.result, known=answer.known)
 
 

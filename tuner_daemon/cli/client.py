@@ -12,8 +12,8 @@ from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec
 from tuner_daemon.settings import Settings
 from tuner_daemon.storage import companions
 from tuner_daemon.storage.results import ResultStore
-from tuner_daemon.storage.spool import Spool
-from tuner_daemon.storage.status import read_status
+from tuner_daemon.storage.spool import Spool, counts_in, is_served
+from tuner_daemon.storage.status import read_retrain, read_status
 
 POLL_S = 0.05
 
@@ -35,6 +35,11 @@ def drop(settings: Settings, path: Path) -> str:
     return Spool(settings.spool_dir).submit(path, extra=companions.beside(path))
 
 
+def is_running(settings: Settings) -> bool:
+    """Whether a daemon serves this installation."""
+    return is_served(settings.spool_dir)
+
+
 def wait_for(settings: Settings, name: str, timeout_s: float) -> dict[str, Any]:
     """{"result": …} of a dropped spec, or {"reason": …} why there is none."""
     spool, results = Spool(settings.spool_dir), ResultStore(settings.spool_dir / "results")
@@ -52,20 +57,31 @@ def wait_for(settings: Settings, name: str, timeout_s: float) -> dict[str, Any]:
 
 
 def gather_status(settings: Settings) -> dict[str, Any]:
-    """Queue, running job, models and log, read from the state folder; the daemon need not run."""
+    """Queue, running job, models and log, read from the state folder; the daemon need not run, and nothing is made.
+
+    Without a daemon ``state`` is "not running", and what it said last is under ``last_state`` and ``last_running``.
+    """
     from tuner_daemon.storage.log import ParquetLog
     from tuner_daemon.storage.models import ModelStore
 
     current = ModelStore(settings.models_dir).current()
-    published = read_status(settings.state_dir) or {"state": "not started"}
+    published = read_status(settings.state_dir) or {"state": None}
+    if not is_served(settings.spool_dir):
+        last = {f"last_{key}": published.pop(key, None) for key in ("state", "running")}
+        published = {"state": "not running", **published, **last}
     log = ParquetLog(settings.log_dir).stats()
     return {
         "state": published.pop("state"),
-        "queue": dict(Spool(settings.spool_dir).counts()),
+        "queue": counts_in(settings.spool_dir),
         "running": published.pop("running", None),
         "devices": published.pop("devices", {}),
         "models": current.version if current else None,
-        "last_retrain": str(current.created_at) if current else None,
+        "last_retrain": _last_retrain(settings),
         "log": log,
         **published,
     }
+
+
+def _last_retrain(settings: Settings) -> dict[str, Any] | None:
+    report = read_retrain(settings.state_dir)
+    return None if report is None else {name: report.get(name) for name in ("finished_at", "promoted", "reason")}

@@ -19,7 +19,6 @@ from tuner_daemon.errors import SettingsError
 from tuner_daemon.intake.specs import priority_of
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.settings import Settings
-from tuner_daemon.storage.results import restore_results
 from tuner_daemon.storage.spool import Spool
 from tuner_daemon.storage.status import write_status
 from tuner_daemon.storage.watcher import Watcher
@@ -63,7 +62,6 @@ def run_daemon(read_settings: Callable[[], Settings]) -> None:
 def _serve(settings: Settings, signals: Signals) -> None:
     spool = Spool(settings.spool_dir)
     spool.lock()
-    restore_results(spool.results)
     with Workshop(settings) as workshop, Watcher(spool.incoming, signals.wake):
         daemon = Daemon(
             spool=spool,

@@ -50,9 +50,10 @@ def show_result(result: Mapping[str, Any], *, known: bool = False) -> None:
     best, baseline = result["best"], result["baseline"]
     head = f"{result['kernel']['name']} on {result['device']['name']}: {result['verdict']}"
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in result["outcomes"].items())
-    error = "not measured" if best["error_norm"] is None else f"{best['error_norm']:.1e}"
+    error = best["error_norm"]
+    checked = "recorded times; nothing was run" if error is None else f"verified, relative error {error:.1e}"
     lines = [
-        f"proposed by {best['proposed_by'] or '?'}; verified, relative error {error}",
+        f"proposed by {best['proposed_by'] or '?'}; {checked}",
         f"{result['measured']} measured of {result['space_size']} valid configurations ({outcomes})",
         ", ".join(f"{name} {spent:.1f} s" for name, spent in result["wall_s"].items()),
         f"models: {', '.join(sorted(set(result['models'].values()) - {''})) or 'none'}",

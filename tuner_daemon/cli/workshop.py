@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +32,7 @@ from tuner_daemon.storage.lease import device_lease
 from tuner_daemon.storage.log import ParquetLog
 from tuner_daemon.storage.models import ModelStore
 from tuner_daemon.storage.results import ResultStore
+from tuner_daemon.storage.status import write_retrain
 
 logger = logging.getLogger(__name__)
 
@@ -194,14 +196,16 @@ def _cache(settings: Settings) -> Any:
 
 
 def run_retrain(settings: Settings) -> Any:
-    """One retrain job over this installation's log and its seed logs."""
+    """One retrain job over this installation's log and its seed logs; its report is left for ``tunerd status``."""
     from tuner_daemon.retrain import retrain
 
     log = ParquetLog(settings.log_dir, settings.seed_logs)
     log.compact()
     # Timing on the CPU and training on the same cores would disturb each other.
     with device_lease(settings.state_dir / "leases", "cpu", 0, _wait):
-        return retrain(log, ModelStore(settings.models_dir), settings.retrain)
+        report = retrain(log, ModelStore(settings.models_dir), settings.retrain)
+    write_retrain(settings.state_dir, {"finished_at": datetime.now(UTC), **report.as_dict()})
+    return report
 
 
 def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> None:

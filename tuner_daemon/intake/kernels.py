@@ -13,6 +13,7 @@ from tuner_daemon.intake.declared import Declared, nearest
 from tuner_daemon.intake.documents import Document, Keys, dotted, parse
 from tuner_daemon.intake.files import ARRAY_BYTES, SOURCE_BYTES, inside, read_text, sha256_of
 from tuner_daemon.intake.schema import KernelTables, ReferenceTable, SourceTable, validated
+from tuner_daemon.records.includes import TREE_LIMIT_BYTES, header_files
 from tuner_daemon.records.kernel import Argument, Kernel, Reference, Source
 
 _LANGUAGE_OF_SUFFIX = {".cu": "cuda", ".cuh": "cuda", ".c": "cpu"}
@@ -42,13 +43,33 @@ def kernel_from_declaration(text: str, sha256: str) -> Kernel:
 
 
 def kernel_from_document(document: Document, folder: Path) -> Kernel:
-    """The kernel whose tables the document holds, with its files in ``folder``. Raises KernelError."""
+    """The kernel whose tables the document holds, with its files in ``folder``. Raises KernelError.
+
+    Its hash covers everything that can change an answer: the declaration, the files it names, the headers that those
+    include from the folder, and the recordings of a folder without sources.
+    """
     loader = _Loader(document, folder)
     kernel = loader.kernel()
     digest = hashlib.sha256(kernel.declaration.encode())
-    for name, (path, limit) in sorted(loader.files.items()):
-        digest.update(f"\n{name}\n{sha256_of(path, KernelError, limit=limit)}".encode())
+    _add(digest, loader.files)
+    unnamed = _unnamed_files(kernel)
+    _add(digest, {name: unnamed[name] for name in unnamed.keys() - loader.files.keys()})
     return replace(kernel, sha256=digest.hexdigest())
+
+
+def _add(digest: hashlib._Hash, files: Mapping[str, tuple[Path, int]]) -> None:
+    for name, (path, limit) in sorted(files.items()):
+        digest.update(f"\n{name}\n{sha256_of(path, KernelError, limit=limit)}".encode())
+
+
+def _unnamed_files(kernel: Kernel) -> dict[str, tuple[Path, int]]:
+    """What the declaration does not name and an answer depends on; name in the folder -> path and its size limit."""
+    if not kernel.sources:
+        return {path.name: (path, ARRAY_BYTES) for path in kernel.folder.glob("[!.]*.parquet")}
+    root = kernel.folder.resolve()
+    sources = {source.file for source in (*kernel.sources.values(), *kernel.reference.sources.values())}
+    headers = {header for source in sources for header in header_files(source, kernel.folder)}
+    return {str(header): (root / header, TREE_LIMIT_BYTES) for header in headers}
 
 
 class _Loader:

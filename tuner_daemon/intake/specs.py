@@ -15,7 +15,7 @@ from tuner_daemon.intake.files import read_spec_text
 from tuner_daemon.intake.kernels import kernel_from_document, load_kernel
 from tuner_daemon.intake.schema import DTYPES, KernelTables, SpecTables, shown, validated
 from tuner_daemon.records.kernel import Kernel, Value
-from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options
+from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options, spec_in
 
 __all__ = ["available_templates", "load_spec", "priority_of", "read_spec_text", "spec_from_document", "templates_dir"]
 
@@ -33,13 +33,20 @@ def templates_dir() -> Path:
 
 def priority_of(path: Path) -> int:
     """``options.priority`` of a waiting spec; 0 where it cannot be read: loading it will say why."""
-    file = path / "spec.toml" if path.is_dir() and not path.is_symlink() else path
+    file = _spec_file(path)
     try:
         options = parse(read_spec_text(file), file, SpecError).tables.get("options")
     except SpecError:
         return 0
     priority = options.get("priority", 0) if isinstance(options, dict) else 0
     return priority if isinstance(priority, int) else 0
+
+
+def _spec_file(path: Path) -> Path:
+    """The file itself, or the spec in a job's folder (spec.toml where there is none, which is what an error names)."""
+    if not path.is_dir() or path.is_symlink():
+        return path
+    return spec_in(path) or path / "spec.toml"
 
 
 def available_templates(template_dirs: Sequence[Path]) -> dict[str, Path]:
@@ -54,11 +61,11 @@ def available_templates(template_dirs: Sequence[Path]) -> dict[str, Path]:
 def load_spec(
     path: Path, *, template_dirs: Sequence[Path], default_device: DeviceRequest, default_budget: Budget
 ) -> KernelSpec:
-    """The spec in a TOML or JSON file, or in a folder's ``spec.toml``. The file is read once.
+    """The spec in a TOML or JSON file, or in a folder's ``spec.toml`` or ``spec.json``. The file is read once.
 
     Raises SpecError or KernelError with file, key, line and what to do.
     """
-    file = path / "spec.toml" if path.is_dir() and not path.is_symlink() else path
+    file = _spec_file(path)
     document = parse(read_spec_text(file), file, SpecError)
     name = (path.name if file != path else path.stem).encode("utf-8", "replace").decode()
     return spec_from_document(
@@ -137,7 +144,8 @@ def _inline(tables: SpecTables, own: Mapping[str, Any], document: Document) -> K
         if isinstance(value, bool):
             raise document.fault(("problem", name), f"is {shown(value)}", remedy="use 0 or 1, or text")
         declared[name] = {"type": kinds[type(value)]}
-    stem = document.file.parent.name if document.file.name == "spec.toml" else document.file.stem
+    file = document.file.absolute()
+    stem = file.parent.name if spec_in(file.parent) == file else file.stem
     named = {"name": re.sub(r"\W", "_", stem, flags=re.ASCII)} if "name" not in own else {}
     whole = replace(document, tables={**named, **own, "problem": declared}, error=KernelError)
     return kernel_from_document(whole, document.file.absolute().parent)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tuner_daemon.records.kernel import Kernel, Value
+
+SPEC_SUFFIXES = (".toml", ".json")
+
+
+def spec_in(folder: Path) -> Path | None:
+    """The spec of a job's folder: spec.toml, else spec.json, whatever it is; None if it has neither."""
+    named = (folder / f"spec{suffix}" for suffix in SPEC_SUFFIXES)
+    return next((path for path in named if os.path.lexists(path)), None)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -33,20 +34,29 @@ class RecordedSpace(Protocol):
         ...
 
 
+class Load(Protocol):
+    """Reads the recording of one device in a kernel's folder. Raises MissingPartError if it has none."""
+
+    def __call__(self, folder: Path, *, index: int) -> RecordedSpace: ...
+
+
+KEPT = 4
+"""Recordings in memory, the last ones used: a daemon lives long, and a recording may have millions of rows."""
+
 NOT_LOADED = DeviceInfo("replay", 0, "a recorded space", "replay", "replay")
 
 
 class ReplayRunner:
-    """A Runner without a device. ``load`` reads the recorded space in a kernel's folder.
+    """A Runner without a device: nothing is run, and nothing is verified. ``load`` reads a recorded space.
 
     ``run`` gives the recorded repeats, up to the effort's samples. ``race`` draws a sample per block from the recorded
     repeats, with a generator seeded by the configuration: the same race gives the same samples. Where a single time
     was recorded it stands for every sample; there is no made-up noise, and a verdict then has no width.
     """
 
-    def __init__(self, load: Callable[[Path], RecordedSpace], *, seed: int = 0) -> None:
+    def __init__(self, load: Load, *, seed: int = 0) -> None:
         self._load, self._seed = load, seed
-        self._spaces: dict[Path, RecordedSpace] = {}
+        self._spaces: OrderedDict[tuple[Path, str, int], RecordedSpace] = OrderedDict()
         self._device = NOT_LOADED
 
     @property
@@ -98,11 +108,15 @@ class ReplayRunner:
         return Failure(config, Outcome(status), f"recorded as {status}")
 
     def _space(self, spec: KernelSpec) -> RecordedSpace:
-        folder = spec.kernel.folder
-        if folder not in self._spaces:
-            self._spaces[folder] = self._load(folder)
-        self._device = self._spaces[folder].device
-        return self._spaces[folder]
+        # The hash too: another job's folder may lie where the last one's lay.
+        recording = spec.kernel.folder, spec.kernel.sha256, spec.device.index
+        if recording not in self._spaces:
+            self._spaces[recording] = self._load(spec.kernel.folder, index=spec.device.index)
+        self._spaces.move_to_end(recording)
+        while len(self._spaces) > KEPT:
+            self._spaces.popitem(last=False)
+        self._device = self._spaces[recording].device
+        return self._spaces[recording]
 
 
 def _timing(config: Config, times_s: Sequence[float]) -> Timing:

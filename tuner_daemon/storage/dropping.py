@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner_daemon.errors import SpecError
+from tuner_daemon.records.spec import SPEC_SUFFIXES, spec_in
 from tuner_daemon.storage import files
-from tuner_daemon.storage.incoming import SPEC_SUFFIXES, safe_name, spec_in
+from tuner_daemon.storage.incoming import safe_name
 
 # The spool's group must be able to read a dropped spec and to move a dropped folder, whatever the client's umask.
 _FILE_MODE, _FOLDER_MODE = 0o660, 0o2770
@@ -37,14 +38,15 @@ def prepare(incoming: Path, path: Path, extra: Sequence[Path], as_name: str | No
         name = Path(name).stem
     temp = files.temporary(incoming / name)
     try:
-        _fill(temp, path.resolve(), extra)
+        _fill(temp, path.resolve(), extra, path.parent)
     except OSError:
         files.remove(temp)
         raise
     return Dropped(temp, name)
 
 
-def _fill(temp: Path, path: Path, extra: Sequence[Path]) -> None:
+def _fill(temp: Path, path: Path, extra: Sequence[Path], beside: Path) -> None:
+    """``extra`` keeps its place in the folder ``beside``, which is the spec's own."""
     if path.is_dir():
         copy_tree(path, temp)
     elif extra:
@@ -54,8 +56,17 @@ def _fill(temp: Path, path: Path, extra: Sequence[Path]) -> None:
         _copy_file(path, temp)
         return
     for item in extra:
-        copy(item.resolve(), temp / item.name)
+        target = temp / (item.relative_to(beside) if item.is_relative_to(beside) else item.name)
+        _make_folders(target.parent, temp)
+        copy(item.resolve(), target)
     files.fsync_folder(temp)
+
+
+def _make_folders(folder: Path, top: Path) -> None:
+    if folder != top and not folder.is_dir():
+        _make_folders(folder.parent, top)
+        _make_folder(folder)
+        files.fsync_folder(folder.parent)
 
 
 def copy(source: Path, target: Path) -> None:

@@ -14,8 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-SPEC_SUFFIXES = (".toml", ".json")
-COMPANION_SUFFIXES = (".cu", ".cuh", ".c", ".h", ".hpp", ".cpp", ".inc", ".npy")  # lie beside a spec that names them
+from tuner_daemon.records.spec import SPEC_SUFFIXES, spec_in
+
+SOURCE_SUFFIXES = (".cu", ".cuh", ".c", ".h", ".hpp", ".cpp", ".inc")
+COMPANION_SUFFIXES = (*SOURCE_SUFFIXES, ".npy")  # lie beside a spec that names them
 SIDECAR_SUFFIXES = (".job", ".reason.txt")
 FILE_GAP_S, FOLDER_GAP_S = 0.2, 0.5  # unchanged for so long between two scans is whole
 OLD_S = 2.0  # a file that nobody wrote to for so long is whole
@@ -58,13 +60,6 @@ def safe_name(name: str) -> str:
     """The name with anything but letters, digits, dot, dash and underscore replaced, and short enough for sidecars."""
     path = Path(re.sub(r"[^A-Za-z0-9._-]", "_", name))
     return f"{path.stem.lstrip('.-')[:120] or 'spec'}{path.suffix[:20]}"
-
-
-def spec_in(folder: Path) -> Path | None:
-    """The folder's spec file, if it has one."""
-    return next(
-        (folder / f"spec{suffix}" for suffix in SPEC_SUFFIXES if os.path.lexists(folder / f"spec{suffix}")), None
-    )
 
 
 def looks_like_spec(entry: os.DirEntry[str]) -> bool:

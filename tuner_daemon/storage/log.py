@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tuner_daemon.errors import LogError
+from tuner_daemon.errors import InputError, LogError
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.measurement import Measurement
 from tuner_daemon.storage import compaction, files, parts, schema
@@ -49,10 +49,6 @@ class ParquetLog:
         self._parts: dict[Path, Part] = {}
         self._replaced_by: dict[Path, tuple[str, ...]] = {}
         self._last_name_at = datetime.min.replace(tzinfo=UTC)
-
-    def add_source(self, folder: Path) -> None:
-        """Also reads this log, such as the seed log that ships."""
-        self._sources.append(folder)
 
     def append(self, rows: Sequence[Measurement]) -> None:
         """On disk when it returns. Raises DiskFullError (nothing is lost, try again later), LogError (after a failed
@@ -107,8 +103,8 @@ class ParquetLog:
         return [part.path.name for part in self._listed() if part.manifest is None and not part.damage]
 
     def stats(self) -> dict[str, Any]:
-        """Rows as stored (a row written twice counts twice until compaction), parts, bytes, and rows by outcome for
-        each kernel. Opens no part that has a manifest."""
+        """Rows as stored (a row written twice counts twice until compaction), parts, bytes, rows by outcome for each
+        kernel, and the parts that cannot be used or vouched for. Opens no part that has a manifest."""
         return self._steadily(self._stats)
 
     def fingerprint(self) -> str:
@@ -118,12 +114,13 @@ class ParquetLog:
 
     def import_parts(self, path: Path) -> int:
         """Copies rows that are not here yet from another log's folder, a folder of Parquet files with this schema, or
-        one such file. Returns how many. Raises LogError if any of it is damaged."""
+        one such file. Returns how many. Raises InputError if nothing is there to read, LogError if any of it is
+        damaged."""
         other = ParquetLog(path)
+        found = _parts_at(path)
         if (path / "measurements").is_dir():
             table = other.read()
         else:
-            found = [path] if path.is_file() else sorted(path.glob("*.parquet"))
             tables = [other._read(part) for part in map(Part.open, found)]
             table = _concat([table for table in tables if table is not None], None)
         if problems := {**other.damaged, **other.skipped}:
@@ -247,6 +244,7 @@ class ParquetLog:
             "parts": len(live),
             "bytes": size,
             "kernels": {kernel: dict(sorted(outcomes.items())) for kernel, outcomes in sorted(kernels.items())},
+            "unverified": self.unverified(),
             "damaged": dict(self.damaged),
             "skipped": dict(self.skipped),
         }
@@ -256,6 +254,19 @@ class ParquetLog:
             return {kernel: Counter(outcomes) for kernel, outcomes in part.manifest.outcomes.items()}
         table = self._read(part, columns=["kernel", "outcome"])
         return {} if table is None else {k: Counter(o) for k, o in parts.count_outcomes(table).items()}
+
+
+def _parts_at(path: Path) -> list[Path]:
+    """What an import reads. Raises InputError if that is nothing."""
+    remedy = "name another log's folder, a folder of Parquet files, or one such file"
+    if not path.exists():
+        raise InputError("does not exist", file=path, remedy=remedy)
+    if path.is_file():
+        return [path]
+    found = sorted(part_files(path / "measurements")) or sorted(path.glob("[!.]*.parquet"))
+    if not found:
+        raise InputError("holds no Parquet file", file=path, remedy=remedy)
+    return found
 
 
 def part_files(folder: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ def load_recorded(folder: Path, *, index: int = 0) -> RecordedSpace:
     found = recorded_files(folder)
     if not 0 <= index < len(found):
         raise MissingPartError(f"{folder}: device {index} is not recorded here; there are {len(found)} recordings")
-    return read_recorded(found[index], _declared(folder))
+    recorded = read_recorded(found[index], _declared(folder))
+    return replace(recorded, device=replace(recorded.device, index=index))
 
 
 def read_recorded(file: Path, parameters: tuple[str, ...] | None = None) -> RecordedSpace:

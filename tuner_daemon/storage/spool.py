@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from tuner_daemon.errors import SpoolError
 from tuner_daemon.storage import companions, dropping, files, incoming
@@ -26,9 +25,8 @@ from tuner_daemon.storage.results import restore_results
 
 logger = logging.getLogger(__name__)
 STATES = ("incoming", "active", "done", "failed", "hold")
-ENDED = ("done", "failed", "hold")
 MAX_ATTEMPTS = 2
-T = TypeVar("T")
+_LOCK, _LOCK_ATTEMPTS = ".lock", 5
 
 
 @dataclass(frozen=True)
@@ -84,13 +82,14 @@ class Spool:
         """For the daemon: recovery must not take another one's work. Raises SpoolError if it is held."""
         if self._lock is not None:
             return
-        descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise SpoolError(f"{self.root}: another daemon works on this spool; stop it first") from error
-        self._lock = descriptor
+        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        for _ in range(_LOCK_ATTEMPTS):  # whoever asks ``is_served`` has it for a moment
+            if _locked(descriptor, fcntl.LOCK_EX):
+                self._lock = descriptor
+                return
+            time.sleep(0.05)
+        os.close(descriptor)
+        raise SpoolError(f"{self.root}: another daemon works on this spool; stop it first")
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -227,11 +226,7 @@ class Spool:
 
     def counts(self) -> dict[str, int]:
         """Specs in each state."""
-        counts = dict.fromkeys(STATES, 0)
-        for state in STATES:
-            with os.scandir(self.root / state) as found:
-                counts[state] = sum(1 for entry in found if incoming.looks_like_spec(entry))
-        return counts
+        return counts_in(self.root)
 
     def fate(self, name: str) -> Fate | None:
         """Where the spec that ``submit`` called ``name`` is now; None if it is nowhere. Needs no lock."""
@@ -240,11 +235,6 @@ class Spool:
                 job, _, answer = self._sidecar(state, name, ".job").partition("\n")
                 return Fate(state, job or None, answer, self._sidecar(state, name, ".reason.txt"))
         return None
-
-    def outcome(self, name: str) -> Fate | None:
-        """As ``fate``, but None until the spec is in done/, failed/ or hold/."""
-        fate = self.fate(name)
-        return fate if fate is not None and fate.state in ENDED else None
 
     def _sidecar(self, state: str, name: str, suffix: str) -> str:
         try:
@@ -298,3 +288,34 @@ class Spool:
         if len(devices) > 1:
             names = ", ".join(sorted(devices.values()))
             raise SpoolError(f"{self.root}: {names} are on different file systems, where a rename is not one step")
+
+
+def is_served(root: Path) -> bool:
+    """Whether a daemon holds the spool at ``root``. Makes nothing; where it may not look it supposes that one does."""
+    try:
+        descriptor = os.open(root / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    try:
+        return not _locked(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def counts_in(root: Path) -> dict[str, int]:
+    """Specs in each state of the spool at ``root``; makes nothing where there is none."""
+    counts = dict.fromkeys(STATES, 0)
+    for state in STATES:
+        with suppress(FileNotFoundError), os.scandir(root / state) as found:
+            counts[state] = sum(1 for entry in found if incoming.looks_like_spec(entry))
+    return counts
+
+
+def _locked(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
