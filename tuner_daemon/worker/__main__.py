@@ -2,10 +2,11 @@
 
 JSON lines over two dedicated pipes, so that a candidate which prints cannot disturb them. Requests::
 
-    {"id": 1, "op": "hello"}                                              -> fields of a DeviceInfo, after the canary
-    {"id": 2, "op": "prepare", "problem": {…}, "checks": "….cubin"}       -> {"sets": 6, "checked_by": "device"}
+    {"id": 1, "op": "hello"}          -> fields of a DeviceInfo, and free_bytes of device memory, after the canary
+    {"id": 2, "op": "prepare", "problem": {…}, "checks": "….cubin"}       -> {"sets": 7, "checked_by": "device"}
     {"id": 3, "op": "run", "candidate": {…}, "effort": {…}}               -> a timing or a failure
     {"id": 4, "op": "race", "candidates": […], "blocks": 30, "seconds": 60} -> {"results": […]} or {"culprit": …}
+    {"id": 5, "op": "canary"}                                             -> {}
 
 ``checks`` is checks.cu, built for the device, or null: then this process compares, and every array moves to it.
 A reply is ``{"id": …, "reply": {…}}``, where ``{"error": …, "fatal": …}`` says what went wrong; before it come notes,
@@ -61,7 +62,10 @@ class Worker:
 
         if request["op"] == "hello":
             self._device.canary()
-            return self._device.describe()
+            return self._device.describe() | {"free_bytes": self._device.free_bytes()}
+        if request["op"] == "canary":
+            self._device.canary()
+            return {}
         if request["op"] == "prepare":
             self._use_checks(request.get("checks"))
             sets = self._workspaces.of(parse_problem(request["problem"])).sets

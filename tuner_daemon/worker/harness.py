@@ -42,8 +42,9 @@ class Trial:
         self._calls: dict[int, Call] = {}
         self._batch = 1
         self.warm_median_s: float | None = None
+        self.device_s = 0.0  # of work that this candidate has given to the device
         self._last: list[Slot] = []
-        self.verification = Verification(device, workspace, self._call_on)
+        self.verification = Verification(device, workspace, self._call_on, partial(self._time, cold=False))
         self._loaded = on_device(lambda: device.load(candidate.program))
         if workspace.sets:
             fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
@@ -69,7 +70,7 @@ class Trial:
         slot.reset()
         calls = [self._call(index)]
         while len(times) < WARM_LAUNCHES or self._device.warm_up_s > 0.0:
-            times.append(on_device(lambda: self._device.time(calls, cold=False)))
+            times.append(self._time(calls, cold=False))
             if times[-1] > SLOW_LAUNCH_S:
                 break
         self.warm_median_s = statistics.median(times[-WARM_LAUNCHES:])
@@ -85,11 +86,9 @@ class Trial:
                 slot.reset()
                 self._last.append(slot)
             calls.append(self._call(index))
-        return max(on_device(lambda: self._device.time(calls, cold=True)), 1e-9)
-
-    def look(self, sample_s: float, left: int) -> None:
-        """At what the last sample left, sometimes. ``left``: samples that are still to come."""
-        self.verification.look(self._last, sample_s * self._batch, left=left)
+        launch_s = max(self._time(calls, cold=True), 1e-9)
+        self.verification.look(self._last, launch_s * len(calls))
+        return launch_s
 
     def check_last(self, *, thorough: bool = True) -> None:
         """What the last timed launches left, and then once more as ``Verification.after`` says."""
@@ -105,6 +104,12 @@ class Trial:
                 f"faster than the device can be: {median_s:.3g} s, at least {self._candidate.floor_s:.3g} s are needed",
                 error_norm=self.verification.error_norm,
             )
+
+    def _time(self, calls: Sequence[Call], *, cold: bool) -> float:
+        """Seconds per launch."""
+        launch_s = on_device(lambda: self._device.time(calls, cold=cold))
+        self.device_s += launch_s * len(calls)
+        return launch_s
 
     def _call_on(self, slot: Slot) -> Call:
         return self._call(self._workspace.every_slot.index(slot))
@@ -191,7 +196,6 @@ def _measure(
         trial.warm_up()
     times_s = [trial.sample(0)]
     while len(times_s) < effort["samples"] and times_s[0] <= drop_above_s and time.perf_counter() < stop_at:
-        trial.look(times_s[-1], left=effort["samples"] - len(times_s))
         times_s.append(trial.sample(len(times_s)))
     note(0, "checking again")
     trial.check_last(thorough=times_s[0] <= drop_above_s)
@@ -240,7 +244,7 @@ class Race:
             if block and time.perf_counter() > stop_at:
                 return
             for number in rng.permutation(list(self._trials)):
-                self._attempt(int(number), "timing", partial(self._sample, block, blocks - 1 - block))
+                self._attempt(int(number), "timing", partial(self._sample, block))
 
     def _enter(self, number: int) -> None:
         candidate = self._candidates[number]
@@ -249,10 +253,9 @@ class Race:
         _checked(trial, trial.verification.before)
         trial.warm_up()
 
-    def _sample(self, block: int, left: int, number: int) -> None:
+    def _sample(self, block: int, number: int) -> None:
         trial = self._trials[number]
         self._times_s[number].append(_checked(trial, lambda: trial.sample(block)))
-        _checked(trial, lambda: trial.look(self._times_s[number][-1], left))
 
     def _leave(self, number: int) -> None:
         trial = self._trials[number]

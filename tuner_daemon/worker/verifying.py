@@ -24,6 +24,7 @@ from tuner_daemon.worker.workspace import Slot, Workspace
 T = TypeVar("T")
 
 LOOK_SHARE = 0.25  # of the time that timed launches took, for looking at what they left
+LOOK_CHANCE = 1 / 3  # of looking at a timed launch if none has been looked at before
 _MOST_RIDERS = 6  # launches in a row before one that is checked
 
 
@@ -49,10 +50,17 @@ def on_device(action: Callable[[], T]) -> T:
 
 
 class Verification:
-    """Of one candidate. ``call``: gives the launch on one slot. Every method raises FailedError."""
+    """Of one candidate. ``call``: gives the launch on one slot; ``timed``: launches, and gives the seconds of each.
+    Every method raises FailedError."""
 
-    def __init__(self, device: Device, workspace: Workspace, call: Callable[[Slot], Call]) -> None:
-        self._device, self._workspace, self._call = device, workspace, call
+    def __init__(
+        self,
+        device: Device,
+        workspace: Workspace,
+        call: Callable[[Slot], Call],
+        timed: Callable[[Sequence[Call]], float],
+    ) -> None:
+        self._device, self._workspace, self._call, self._timed = device, workspace, call, timed
         self._rng = np.random.default_rng()
         self.error_norm = 0.0
         self.checked_s: list[float] = []
@@ -77,14 +85,15 @@ class Verification:
         self._used.add(slot)
         return index, slot
 
-    def before(self, slow_s: float = math.inf) -> None:
+    def before(self, slow_s: float = math.inf, *, known: bool = False) -> None:
         """Sets that it may see. The second and every other one lies where the one before it lay, whose outputs are
-        still there. A candidate whose launch takes longer than ``slow_s`` is checked on the first alone."""
+        still there. A candidate whose launch takes longer than ``slow_s``, or that is ``known`` from an earlier run, is
+        checked on the first alone."""
         if self._workspace.checks is not None:
             on_device(self._workspace.checks.spoil)
         slots = self._workspace.slots
         for position, number in enumerate(self._seen):
-            if position and self.first_launch_s >= slow_s:
+            if position and (known or self.first_launch_s >= slow_s):
                 return
             slot = self._workspace.place(number, slots[position // 2 % len(slots)])
             self._used.add(slot)
@@ -92,15 +101,15 @@ class Verification:
                 slot.restore()
             else:
                 slot.reset()
-            self.checked_s.append(on_device(partial(self._device.time, [self._call(slot)], cold=False)))
+            self.checked_s.append(self._timed([self._call(slot)]))
             self.verify(slot)
 
-    def look(self, slots: Sequence[Slot], spent_s: float, *, left: int) -> None:
-        """At what a timed sample has left on one of its slots: at one sample for certain, at others while it takes
-        little time in comparison. ``spent_s``: on the sample; ``left``: samples that are still to come."""
+    def look(self, slots: Sequence[Slot], spent_s: float) -> None:
+        """At what a timed sample has left on one of its slots: at one sample in three until there was one, at others
+        while it takes little time in comparison. ``spent_s``: on the sample."""
         self._timed_s += spent_s
         cheap = self._looking_s < LOOK_SHARE * self._timed_s
-        if not cheap and (self._looked or self._rng.random() * (left + 1) >= 1.0):
+        if not cheap and (self._looked or self._rng.random() >= LOOK_CHANCE):
             return
         began = time.perf_counter()
         self._looked = True
