@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.zoo_kernels import CHEATS, CUDA_CHEATS, HONEST, ZOO, Animal, cheat
+from tests.zoo_kernels import CHEATS, CUDA_CHEATS, HONEST, ONLY_IN_A_ROW, ZOO, Animal, cheat, faulty
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.gcc import GccBuilder
 from tuner_daemon.builders.nvrtc import NvrtcBuilder
@@ -42,7 +42,7 @@ def run_all(runner: CpuRunner, builder: Builder, animal: Animal, folder: Path) -
     return [runner.run(task, artifact, EFFORT) for artifact in artifacts]
 
 
-@pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.parametrize("name", [name for name in CHEATS if name not in ONLY_IN_A_ROW])
 def test_a_cheat_is_refused(cpu: CpuRunner, gcc: GccBuilder, tmp_path: Path, name: str) -> None:
     (ran,) = run_all(cpu, gcc, cheat(name), tmp_path)
     outcome, said = CHEATS[name]
@@ -60,4 +60,17 @@ def test_an_honest_kernel_is_not_refused(cpu: CpuRunner, gcc: GccBuilder, tmp_pa
 def test_every_kernel_of_the_zoo_is_in_a_table() -> None:
     assert {file.stem for file in (ZOO / "cheats").glob("*.inl")} == set(CHEATS)
     assert {file.stem for file in (ZOO / "cheats").glob("*.cu")} == set(CUDA_CHEATS)
-    assert {file.stem for file in (ZOO / "honest").glob("*.inl")} == {a.name.split("_float")[0].split("_bf")[0] for a in HONEST}
+    assert {file.stem for file in (ZOO / "honest").glob("*.inl")} == {
+        a.name.split("_float")[0].split("_bf")[0] for a in HONEST
+    }
+
+
+@pytest.mark.parametrize("animals", [[cheat(n) for n in (*CHEATS, *CUDA_CHEATS)], HONEST], ids=["cheats", "honest"])
+def test_all_compile_for_a_gpu(tmp_path: Path, animals: Sequence[Animal]) -> None:
+    builder = NvrtcBuilder(BuildCache(tmp_path / "cache", 1 << 28), arch="sm_90", jobs=2)
+    for number, animal in enumerate([*animals, faulty({"n": 1000, "rounds": 100})]):
+        task = animal.task(tmp_path / str(number), DeviceInfo("cuda", 0, "any", "any", "sm_90"))
+        assert builder.build_reference(task.spec).path.is_file(), animal.name
+        for item in builder.build(task.spec, task.space.all()):
+            assert isinstance(item, Artifact), (animal.name, item)
+    builder.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.conftest import ROOT
+from tuner_daemon.records.device import DeviceInfo
 from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.kernel import (
     Argument,
@@ -28,7 +29,6 @@ from tuner_daemon.records.kernel import (
 from tuner_daemon.records.measurement import Outcome
 from tuner_daemon.records.space import ParamSpace
 from tuner_daemon.records.spec import DeviceRequest, KernelSpec
-from tuner_daemon.records.device import DeviceInfo
 from tuner_daemon.records.task import Task
 
 ZOO = ROOT / "tests" / "zoo"
@@ -76,14 +76,28 @@ CHEATS: dict[str, tuple[Outcome, str]] = {
     "adds_to_the_output": (Outcome.WRONG_RESULT, "not finite"),
     "neighbour": (Outcome.WRONG_RESULT, ""),
     "last_row_missing": (Outcome.WRONG_RESULT, "1 of [0-9]+ elements are not finite"),
+    "soon_after_another": (Outcome.WRONG_RESULT, ""),
+    "soon_after_another_on_known_data": (Outcome.WRONG_RESULT, ""),
     "two_parts_in_ten_thousand": (Outcome.WRONG_RESULT, "in norm"),
 }
 """In both languages: what becomes of it, and what its detail says."""
 
+ONLY_IN_A_ROW = ("soon_after_another", "soon_after_another_on_known_data")
+"""Honest where launches are timed one at a time, as they are on a processor."""
+
 CUDA_CHEATS: dict[str, tuple[Outcome, str]] = {
     "launch_bounds": (Outcome.LAUNCH_FAILED, "threads per block"),
-    "soon_after_another": (Outcome.WRONG_RESULT, "not finite|in norm"),
     "uninitialised_shared": (Outcome.WRONG_RESULT, ""),
+}
+
+FAULTS: dict[str, Outcome] = {
+    "illegal_address": Outcome.CRASHED,
+    "misaligned": Outcome.CRASHED,
+    "trap": Outcome.CRASHED,
+    "out_of_memory": Outcome.CRASHED,
+    "stack_overflow": Outcome.CRASHED,
+    "launch_bounds": Outcome.LAUNCH_FAILED,  # in C: an exit
+    "infinite_loop": Outcome.TIMED_OUT,
 }
 
 
@@ -112,7 +126,14 @@ class Animal:
             (folder / f"reference.{suffix}").write_text(headers.replace("CANDIDATE", "UNUSED") + self.reference)
         parse = Expression.parse
         parameters = {"THREADS": (THREADS,), **self.parameters}
-        facts = [self.name, headers, self.text, self.reference, dict(self.problem), {k: [*v] for k, v in parameters.items()}]
+        facts = [
+            self.name,
+            headers,
+            self.text,
+            self.reference,
+            dict(self.problem),
+            {k: [*v] for k, v in parameters.items()},
+        ]
         return Kernel(
             name="zoo",
             folder=folder,
@@ -154,7 +175,7 @@ class Animal:
 def _variable(name: str, value: Value) -> ProblemVariable:
     if isinstance(value, str):
         return ProblemVariable(name, "str", values=(value,))
-    return ProblemVariable(name, "float" if isinstance(value, float) else "int", min=1, max=4096)
+    return ProblemVariable(name, "float" if isinstance(value, float) else "int", min=1, max=1 << 24)
 
 
 PRODUCT = (
@@ -173,6 +194,18 @@ def cheat(name: str) -> Animal:
     reference = (ZOO / "reference.inl").read_text()
     problem = {**SIZES, "dtype": "float32"}
     return Animal(name, text, reference, PRODUCT, problem, "rows", ("portable.h", "product.h"), "cols")
+
+
+def faulty(problem: Mapping[str, Value]) -> Animal:
+    """The parameter FAULT says what it does; ``none`` is a good candidate. ``problem``: n and rounds."""
+    text, reference = ((ZOO / f"{name}.inl").read_text() for name in ("faults", "faults_reference"))
+    arguments = (
+        ("x", "input", "float32", "n"),
+        ("y", "output", "float32", "n"),
+        ("n", "scalar", "int32"),
+        ("rounds", "scalar", "int32"),
+    )
+    return Animal("faults", text, reference, arguments, problem, "n", parameters={"FAULT": ("none", *FAULTS)})
 
 
 def _honest(
@@ -239,7 +272,11 @@ HONEST = (
     ),
     _honest(
         "bytes_dot",
-        (("a", "input", "int8", "rows", "cols"), ("b", "input", "int8", "rows", "cols"), ("y", "output", "int32", "rows")),
+        (
+            ("a", "input", "int8", "rows", "cols"),
+            ("b", "input", "int8", "rows", "cols"),
+            ("y", "output", "int32", "rows"),
+        ),
         {"rows": 100, "cols": 257},
         "rows",
     ),

@@ -6,17 +6,32 @@
 #define EACH(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += gridDim.x * blockDim.x)
 #define STATE static __device__
 #define HELPER static __device__
+#define APART __noinline__
 #define ADD_TO(place, value) atomicAdd(&(place), (value))
 #define BITS(value) __float_as_uint(value)
 #define FROM_BITS(bits) __uint_as_float(bits)
+static __device__ unsigned long long clock_ns(void) {
+    unsigned long long now_ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now_ns));
+    return now_ns;
+}
 #else
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static inline unsigned long long clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1000000000ull * (unsigned long long)now.tv_sec + (unsigned long long)now.tv_nsec;
+}
 #define KERNEL(name, ...) void name(__VA_ARGS__)
 #define EACH(i, n) for (int i = 0; i < (n); ++i)
 #define STATE static
 #define HELPER static
+#define APART __attribute__((noinline))
 #define ADD_TO(place, value) ((place) += (value))
 union FloatBits {
     float value;
