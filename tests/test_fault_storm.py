@@ -50,6 +50,7 @@ def test_a_worker_whose_canary_fails_is_replaced_and_the_count_tells(
     assert (runner.canaries_passed, runner.workers_started) == (1, 1)
     assert isinstance(runner.run(task, missing, Effort()), Failure)
     (worker,) = workers()
+    assert Path(f"/proc/{worker.pid}/oom_score_adj").read_text().strip() == "1000"
     worker.kill()
     assert isinstance(runner.run(task, good, Effort()), Timing)
     assert (runner.canaries_passed, runner.workers_started) == (2, 2)

@@ -56,7 +56,14 @@ def test_a_cheat_is_refused(cuda: CudaRunner, tmp_path: Path, name: str) -> None
     assert re.search(said, ran.detail), ran.detail
 
 
-SMALL_ONLY = {"fixed_shape", "soon_after_another", "soon_after_another_on_known_data"}
+SMALL_ONLY = {
+    "fixed_shape",  # it is another one
+    "soon_after_another",  # launches do not follow each other closely
+    "soon_after_another_on_known_data",
+    "right_for_15_calls",  # there are not as many
+    "nothing_after_12_calls",
+    "past_the_end_when_timed",
+}
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_CHEATS if name not in SMALL_ONLY])
@@ -99,8 +106,7 @@ def test_checking_a_large_candidate_costs_little_beside_its_launches(cuda: CudaR
     took_s = []
     for _ in range(5):
         began_s = time.perf_counter()
-        ran = cuda.run(task, artifact, EFFORT)
+        assert isinstance(cuda.run(task, artifact, EFFORT), Timing)
         took_s.append(time.perf_counter() - began_s)
-        assert isinstance(ran, Timing), ran
-    print(f"a candidate of {ran.median_s * 1e3:.2f} ms takes {min(took_s) * 1e3:.1f} ms")
+    print(f"a candidate takes {min(took_s) * 1e3:.1f} ms")
     assert min(took_s) < 0.060

@@ -133,6 +133,8 @@ def main() -> None:
     # Orphans of candidates become this process's children, so that whoever kills it finds them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # where memory runs out, this process is the first to go, and not the daemon
+        Path("/proc/self/oom_score_adj").write_text("1000")
     os.putenv("TUNERD_WORKER_MARK", options.mark)
     os.chdir("/")
     inbox = requests(options.requests)
