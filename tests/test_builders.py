@@ -237,6 +237,24 @@ class TestNvrtcBuilder(BuilderContract):
         finally:
             builder.close()
 
+    def test_a_cubin_without_end_is_refused_where_it_was_made(self, cache: BuildCache, tmp_path: Path) -> None:
+        builder = NvrtcBuilder(cache, arch="sm_90", jobs=1, output_bytes=1 << 20)
+        try:
+            large = self.kernel(tmp_path / "large", "__device__ int table[1 << 19] = {1};")
+            assert refusal(one(builder, large, "cuda")) == "the cubin has 2 MiB; at most 1 are allowed"
+            artifact(one(builder, self.kernel(tmp_path / "small"), "cuda"))
+        finally:
+            builder.close()
+
+    def test_what_is_built_for_one_architecture_does_not_serve_another(self, cache: BuildCache, tmp_path: Path) -> None:
+        kernel, built = self.kernel(tmp_path / "k"), []
+        for arch in ("sm_80", "sm_90", "sm_80"):
+            builder = NvrtcBuilder(cache, arch=arch, jobs=1)
+            built.append(artifact(one(builder, kernel, "cuda")))
+            builder.close()
+        assert [item.cached for item in built] == [False, False, True]
+        assert built[0].sha256 == built[2].sha256 != built[1].sha256
+
     def test_a_worker_too_small_for_nvrtc_is_a_missing_part(self, cache: BuildCache) -> None:
         builder = NvrtcBuilder(cache, arch="sm_90", jobs=1, memory_bytes=192 << 20)
         with pytest.raises(MissingPartError, match="NVRTC cannot be loaded"):
@@ -340,3 +358,25 @@ def test_replay_builds_nothing(tmp_path: Path) -> None:
     assert {(item.path, item.build_s) for item in items} == {(kernel.folder, 0.0)}
     assert builder.build_reference(spec_for(kernel, "replay")).config == Config((), ())
     builder.close()
+
+
+@pytest.mark.parametrize("change", ["nothing", "source", "config", "options", "compiler"])
+def test_the_cache_is_asked_for_source_options_and_compiler(
+    cache: BuildCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    kernel, config = vector_add_kernel(tmp_path / "k"), CONFIGS[0]
+    first = GccBuilder(cache, jobs=1)
+    artifact(one(first, kernel, "cpu", config))
+    first.close()
+    if change == "source":
+        file = kernel.sources["cpu"].file
+        file.write_text(f"{file.read_text()}\n")
+    elif change == "config":
+        config = CONFIGS[1]
+    elif change == "options":
+        monkeypatch.setattr("tuner_daemon.builders.gcc.OPTIONS", ("-O1", "-shared", "-fPIC"))
+    elif change == "compiler":
+        monkeypatch.setattr(GccBuilder, "_resolved", "gcc version 99")
+    second = GccBuilder(cache, jobs=1)
+    assert artifact(one(second, kernel, "cpu", config)).cached is (change == "nothing")
+    second.close()

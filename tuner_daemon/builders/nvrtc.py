@@ -35,7 +35,8 @@ class NvrtcBuilder(CompilingBuilder):
     """A Builder of cubins. ``entry`` may be a C++ name expression, templates included, with parameters' names in it.
 
     ``cuda_home``: toolkit whose headers sources may include; by default those of the nvidia wheels, else of
-    /usr/local/cuda. NVRTC itself needs none. ``memory_bytes`` bounds the address space of each worker.
+    /usr/local/cuda. NVRTC itself needs none. ``memory_bytes`` bounds the address space of each worker,
+    ``output_bytes`` a cubin.
     """
 
     language = "cuda"
@@ -48,10 +49,11 @@ class NvrtcBuilder(CompilingBuilder):
         jobs: int,
         timeout_s: float = 60.0,
         memory_bytes: int = 8 << 30,
+        output_bytes: int = 64 << 20,
         cuda_home: Path | None = None,
     ) -> None:
         super().__init__(cache, jobs)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._output_bytes = timeout_s, output_bytes
         self._workers = Workers(jobs + 1, memory_bytes, cache.folder / "empty")  # one for a reference
         folders = include_folders(cuda_home)
         self._headers = {**SUBSTITUTES, **({} if folders else WITHOUT_TOOLKIT)}
@@ -83,7 +85,7 @@ class NvrtcBuilder(CompilingBuilder):
         return "\n".join([repr(self._description), *self._options])
 
     def _compilation(self, unit: CompileUnit) -> Compilation:
-        request = Request(unit.text, {**self._headers, **unit.headers}, unit.entry, self._options)
+        request = Request(unit.text, {**self._headers, **unit.headers}, unit.entry, self._options, self._output_bytes)
         return NvrtcCompilation(self._workers, request, self._timeout_s)
 
     def close(self) -> None:
@@ -108,6 +110,7 @@ class Request:
     headers: Mapping[str, str]
     entry: str
     options: Sequence[str]
+    output_bytes: int
 
 
 class NvrtcCompilation:
@@ -280,6 +283,9 @@ def _compile_program_in_worker(nvrtc: Any, program: Any, request: Request, start
     if templated:
         _, lowered = nvrtc.nvrtcGetLoweredName(program, entry.encode())
         entry = lowered.decode()
+    size = int(nvrtc.nvrtcGetCUBINSize(program)[1])
+    if size > request.output_bytes:
+        return Rejected(f"the cubin has {size >> 20} MiB; at most {request.output_bytes >> 20} are allowed", build_s)
     cubin = _bytes_in_worker(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     return compiled_cubin(cubin, entry, output, build_s)
 

@@ -16,7 +16,7 @@ from tuner_daemon.records.device import Clocks, DeviceInfo
 from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Ran, Timing
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.records.task import Task
-from tuner_daemon.runners import plan
+from tuner_daemon.runners import edges, plan
 from tuner_daemon.runners.child import Child, ChildDiedError, ChildFailedError, ChildSilentError
 from tuner_daemon.runners.clocks import Keeper
 from tuner_daemon.runners.devices import device_info
@@ -58,6 +58,12 @@ class WorkerRunner:
         self._device: DeviceInfo | None = None
         self._references: OrderedDict[str, Artifact | None] = OrderedDict()
         self._prepared: set[str] = set()
+        self._edgeless: set[str] = set()  # small problems at which the reference has failed
+        self.abnormal_ends = 0  # candidates that could not be launched, crashed, or were killed at their time limit
+        self.canaries_passed = 0  # after such ends; each is followed by one before anything else is run
+        self.workers_started = 0
+        self.free_bytes = 0  # device memory, when the present worker started
+        self._canary_due = False
         self.checked_by = ""  # "device" or "host", once a candidate has been run
 
     @property
@@ -98,7 +104,8 @@ class WorkerRunner:
 
     def _run_once(self, planned: Planned, effort: Effort) -> tuple[Ran, str]:
         """The result, and what disturbed it."""
-        self._prepare(planned)
+        self._prepare_edge(planned)
+        self._prepare(planned.request["problem"])
         wanted = {
             "steps": effort.steps,
             "drop_above_s": effort.drop_above_s,
@@ -116,6 +123,7 @@ class WorkerRunner:
                 end = error
         if end is not None:
             self._discard()
+            self._ended_abnormally()
         seen = self._keeper.judge(watch.looks)
         if end is not None:
             return replace(_end(planned, end), clocks=seen.clocks), seen.disturbance
@@ -142,11 +150,16 @@ class WorkerRunner:
             self._child.close()
         self._forget()
 
+    def settle(self) -> None:
+        """Has the canary pass that is due after the last candidate's abnormal end. Raises DeviceError if it does not.
+        Happens by itself before the next candidate."""
+        self._started()
+
     def _race(self, planned: dict[int, Planned], blocks: int, timeout_s: float) -> dict[int, Ran]:
         """Results of all, or of the one that ended the race."""
         numbers = list(planned)
         for item in planned.values():
-            self._prepare(item)
+            self._prepare(item.request["problem"])
         self._keeper.require()
         with self._keeper.watch() as watch:
             try:
@@ -160,6 +173,7 @@ class WorkerRunner:
                 )
             except ChildFailedError as error:
                 self._discard()
+                self._ended_abnormally()
                 culprit = numbers[error.candidate]
                 return {culprit: _end(planned[culprit], error)}
         seen = self._keeper.judge(watch.looks)
@@ -182,6 +196,7 @@ class WorkerRunner:
         reference = self._reference(task.spec)
         try:
             planned = Planned(artifact, plan.candidate(task, artifact, reference))
+            planned.request["edge"] = edges.edge(task.spec, artifact, reference)
         except ExpressionError as error:
             return Failure(artifact.config, Outcome.LAUNCH_FAILED, f"an expression has no value: {error}")
         refusal = self._refusal(planned)
@@ -213,10 +228,25 @@ class WorkerRunner:
             return None
         return self.builder.build_reference(spec)
 
-    def _prepare(self, planned: Planned) -> None:
+    def _prepare_edge(self, planned: Planned) -> None:
+        """Does without the small problem if the reference has no answer to it: the kernel's limits are wider than what
+        it is made for."""
+        edge = planned.request["edge"]
+        if edge is None:
+            return
+        key = json.dumps(edge["problem"], sort_keys=True)
+        if key not in self._edgeless:
+            try:
+                self._prepare(edge["problem"])
+            except KernelError as error:
+                logger.info("candidates are not checked with %s: the reference %s", edge["sizes"], error)
+                self._edgeless.add(key)
+        if key in self._edgeless:
+            planned.request["edge"] = None
+
+    def _prepare(self, problem: dict[str, Any]) -> None:
         """Has the expected outputs computed, apart from any candidate: a failure is the reference's.
         Raises KernelError."""
-        problem = planned.request["problem"]
         child = self._started()
         key = json.dumps(problem, sort_keys=True)
         if key in self._prepared:
@@ -238,6 +268,15 @@ class WorkerRunner:
         return None
 
     def _started(self) -> Child:
+        if self._child is not None and self._canary_due:
+            try:
+                self._canary_due = "error" in self._child.request("canary", timeout_s=START_TIMEOUT_S)
+            except ChildFailedError:
+                self._discard()
+            if self._canary_due:
+                self._discard()
+            else:
+                self.canaries_passed += 1
         if self._child is None:
             child = Child(self.kind, self._index)
             try:
@@ -250,6 +289,10 @@ class WorkerRunner:
                 raise (MissingPartError if missing else DeviceError)(f"{self.kind} {self._index}: {said['error']}")
             self._child = child
             self._meet(said)
+            self.workers_started += 1
+            self.free_bytes = int(said.get("free_bytes", 0))
+            self.canaries_passed += self._canary_due
+            self._canary_due = False
         return self._child
 
     def _meet(self, said: dict[str, Any]) -> None:
@@ -272,6 +315,8 @@ class WorkerRunner:
                 reply["occupancy"],
                 device_s=reply.get("device_s", 0.0),
             )
+        if reply["outcome"] in ("launch_failed", "crashed"):
+            self._ended_abnormally()
         return Failure(
             config,
             Outcome(reply["outcome"]),
@@ -289,6 +334,10 @@ class WorkerRunner:
             if reply["fatal"]:
                 raise DeviceError(f"{self.kind} {self._index}: {reply['error']}")
             raise KernelError(f"cannot be run: {reply['error']}", key="reference")
+
+    def _ended_abnormally(self) -> None:
+        self.abnormal_ends += 1
+        self._canary_due = True
 
     def _discard(self) -> None:
         if self._child is not None:

@@ -26,16 +26,20 @@ _CUDA_MARGIN = 0.9
 _CACHED_BELOW_L2 = 4  # problems smaller than this many L2s may be served by it
 
 
+def at_problem(spec: KernelSpec, artifact: Artifact, reference: Artifact | None) -> dict[str, Any]:
+    """``program`` and ``problem`` of a request. Raises ExpressionError, KernelError."""
+    names = _names(spec, artifact.config)
+    arguments = [_argument(a, names, spec.kernel.folder) for a in spec.kernel.arguments]
+    return {
+        "program": program(artifact, spec.kernel, names),
+        "problem": _problem(spec, arguments, names, reference),
+    }
+
+
 def candidate(task: Task, artifact: Artifact, reference: Artifact | None) -> dict[str, Any]:
     """The request's ``candidate``. Raises ExpressionError where an expression has no value for this configuration."""
-    names = _names(task.spec, artifact.config)
-    kernel = task.spec.kernel
-    arguments = [_argument(a, names, kernel.folder) for a in kernel.arguments]
-    return {
-        "program": program(artifact, kernel, names),
-        "problem": _problem(task.spec, arguments, names, reference),
-        "floor_s": floor_s(task, names),
-    }
+    floor = floor_s(task, _names(task.spec, artifact.config))
+    return {**at_problem(task.spec, artifact, reference), "floor_s": floor}
 
 
 def program(artifact: Artifact, kernel: Kernel, names: Names) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 JSON lines over two dedicated pipes, so that a candidate which prints cannot disturb them. Requests::
 
-    {"id": 1, "op": "hello"}                                              -> fields of a DeviceInfo, after the canary
-    {"id": 2, "op": "prepare", "problem": {…}, "checks": "….cubin"}       -> {"sets": 6, "checked_by": "device"}
+    {"id": 1, "op": "hello"}          -> fields of a DeviceInfo, and free_bytes of device memory, after the canary
+    {"id": 2, "op": "prepare", "problem": {…}, "checks": "….cubin"}       -> {"sets": 7, "checked_by": "device"}
     {"id": 3, "op": "run", "candidate": {…}, "effort": {…}}               -> a timing or a failure
     {"id": 4, "op": "race", "candidates": […], "blocks": 30, "seconds": 60} -> {"results": […]} or {"culprit": …}
+    {"id": 5, "op": "canary"}                                             -> {}
 
 ``checks`` is checks.cu, built for the device, or null: then this process compares, and every array moves to it.
 A reply is ``{"id": …, "reply": {…}}``, where ``{"error": …, "fatal": …}`` says what went wrong; before it come notes,
@@ -61,7 +62,10 @@ class Worker:
 
         if request["op"] == "hello":
             self._device.canary()
-            return self._device.describe()
+            return self._device.describe() | {"free_bytes": self._device.free_bytes()}
+        if request["op"] == "canary":
+            self._device.canary()
+            return {}
         if request["op"] == "prepare":
             self._use_checks(request.get("checks"))
             sets = self._workspaces.of(parse_problem(request["problem"])).sets
@@ -129,6 +133,8 @@ def main() -> None:
     # Orphans of candidates become this process's children, so that whoever kills it finds them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # where memory runs out, this process is the first to go, and not the daemon
+        Path("/proc/self/oom_score_adj").write_text("1000")
     os.putenv("TUNERD_WORKER_MARK", options.mark)
     os.chdir("/")
     inbox = requests(options.requests)

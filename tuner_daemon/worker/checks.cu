@@ -171,3 +171,9 @@ extern "C" __global__ void fingerprint(const Byte *bytes, long long nbytes, Word
     }
     leave<Add>(sum, partials + first + (long long)blockIdx.x);
 }
+
+// Leaves NaN in all of a block's shared memory, for the kernel that comes next.
+extern "C" __global__ void spoil_shared(long long nbytes) {
+    volatile Word *words = (volatile Word *)shared_storage;
+    for (long long i = (long long)threadIdx.x; i < nbytes / 8; i += (long long)blockDim.x) words[i] = ~(Word)0;
+}

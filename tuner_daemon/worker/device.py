@@ -48,7 +48,13 @@ class Buffer(Protocol):
         """Copies the contents of a buffer of the same device and size."""
         ...
 
-    def fill(self, byte: int) -> None: ...
+    def copying(self, other: Buffer) -> Call:
+        """As ``copy``, when it is launched: in order with the programs launched before and after it."""
+        ...
+
+    def fill(self, byte: int, start: int = 0, count: int | None = None) -> None:
+        """``count`` bytes from ``start`` on; without it, to the end."""
+        ...
 
     def read(self) -> Bytes:
         """(nbytes,) bytes as they are now; valid until the next call."""

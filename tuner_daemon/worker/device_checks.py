@@ -20,6 +20,7 @@ from tuner_daemon.worker.messages import Array, Program, Scalar
 BLOCKS, THREADS = 1024, 256
 _FIELDS = {"differing_words": 2, "broken_guards": 3, "fingerprint": 1}
 _SUMS = 7
+_SPOILING = 4  # blocks per multiprocessor
 _TRIED = Array("v", "output", "float32", (1000,), "zeros")
 
 Arguments = Sequence[Buffer | Scalar]
@@ -32,6 +33,7 @@ class DeviceChecks:
         self._device, self._binary = device, binary
         self._loaded: dict[str, Loaded] = {}
         self._partials: dict[int, Buffer] = {}
+        self._attributes: dict[str, float] = device.describe()["attributes"]
         try:
             right = self._counts_rightly()
         except BrokenError as error:
@@ -74,6 +76,16 @@ class DeviceChecks:
     def fingerprints(self, buffers: Sequence[Buffer]) -> list[int]:
         seen = self._run("fingerprint", [[b, _int64(b.nbytes)] for b in buffers])
         return [int(n) for n in seen.sum(axis=(1, 2))]  # modulo 2^64, as unsigned integers add up
+
+    def spoil(self) -> None:
+        """Shared memory: a block with all of it, several times as often as there are multiprocessors."""
+        nbytes, count = (int(self._attributes.get(name, 0)) for name in ("shared_bytes_per_block", "sm_count"))
+        if not nbytes or not count:
+            return
+        if "spoil_shared" not in self._loaded:
+            program = Program(self._binary, "spoil_shared", (_SPOILING * count, 1, 1), (THREADS, 1, 1), nbytes)
+            self._loaded["spoil_shared"] = self._device.load(program)
+        self._device.launch(self._loaded["spoil_shared"].bind([_int64(nbytes)]))
 
     def _run(self, entry: str, work: Sequence[Arguments]) -> NDArray[np.uint64]:
         """One launch for each item of work; what the blocks leave: 8 bytes each, (items, blocks, fields)."""

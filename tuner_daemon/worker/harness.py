@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tuner_daemon.worker.checking import describe, judge
-from tuner_daemon.worker.device import BrokenError, Call, Device, NoMemoryError, RefusedError
-from tuner_daemon.worker.kept import Kept
+from tuner_daemon.worker.device import Call, Device
 from tuner_daemon.worker.ladder import sampled
-from tuner_daemon.worker.messages import Candidate
-from tuner_daemon.worker.workspace import FEW_SETS, Slot, Workspace, Workspaces, fill_constants
+from tuner_daemon.worker.messages import Candidate, Edge
+from tuner_daemon.worker.verifying import FailedError, Verification, on_device
+from tuner_daemon.worker.workspace import Slot, Workspace, Workspaces, fill_constants
 
 T = TypeVar("T")
 
@@ -36,18 +35,6 @@ RACE_TIME_SHARE = 0.8
 LONGEST_BATCH = 32
 
 
-class FailedError(Exception):
-    """The candidate's end, with the outcome's name."""
-
-    def __init__(self, outcome: str, detail: str, *, error_norm: float | None = None, fatal: bool = False) -> None:
-        super().__init__(detail)
-        self.outcome, self.detail, self.error_norm, self.fatal = outcome, detail, error_norm, fatal
-
-    def reply(self) -> dict[str, Any]:
-        norm = self.error_norm if self.error_norm is not None and math.isfinite(self.error_norm) else None
-        return {"outcome": self.outcome, "detail": self.detail, "error_norm": norm, "fatal": self.fatal}
-
-
 class Trial:
     """One candidate on the device. Every method raises FailedError."""
 
@@ -55,12 +42,11 @@ class Trial:
         self._device, self._workspace, self._candidate = device, workspace, candidate
         self._calls: dict[int, Call] = {}
         self._batch = 1
-        self.error_norm = 0.0
-        self._checked_s: list[float] = []
         self.warm_median_s: float | None = None
         self.device_s = 0.0  # of work that this candidate has given to the device
-        self._last: tuple[int, Slot] | None = None
-        self._loaded = _on_device(lambda: device.load(candidate.program))
+        self._last: list[Slot] = []
+        self.verification = Verification(device, workspace, self._call_on, partial(self._time, cold=False))
+        self._loaded = on_device(lambda: device.load(candidate.program))
         if workspace.sets:
             fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
 
@@ -68,33 +54,20 @@ class Trial:
         self._loaded.unload()
 
     @property
-    def occupancy(self) -> float | None:
-        return self._loaded.occupancy
+    def in_a_row(self) -> bool:
+        """Whether it is timed several launches at a time."""
+        return self._batch > 1
 
     @property
-    def first_launch_s(self) -> float:
-        """The shortest of the launches that were checked."""
-        return min(self._checked_s, default=math.inf)
-
-    def check(self, number: int) -> None:
-        """Runs input set ``number`` and compares what it gave, what it was given, and what lies around both."""
-        index, slot = self._workspace.loaded(number)
-        slot.reset()
-        call = self._call(index)
-        self._checked_s.append(self._time([call], cold=False))
-        self._verify(number, slot)
-
-    def check_all(self, slow_s: float = math.inf) -> None:
-        """Every input set; only the first few for a candidate whose launch takes longer than ``slow_s``."""
-        for number in range(len(self._workspace.sets)):
-            if number < FEW_SETS or self.first_launch_s < slow_s:
-                self.check(number)
+    def occupancy(self) -> float | None:
+        return self._loaded.occupancy
 
     def warm_up(self) -> None:
         """At least three launches, and more until the device is warm; the median of the last is the warm time.
         Of long launches, those that were checked count: what is in the caches makes little difference to them."""
-        times = list(self._checked_s) if self.first_launch_s > LONG_LAUNCH_S else []
-        index, slot = self._workspace.loaded(0)
+        checks = self.verification
+        times = list(checks.checked_s) if checks.first_launch_s > LONG_LAUNCH_S else []
+        index, slot = checks.placed(0)
         slot.reset()
         calls = [self._call(index)]
         while len(times) < WARM_LAUNCHES or self._device.warm_up_s > 0.0:
@@ -107,18 +80,22 @@ class Trial:
     def sample(self, number: int) -> float:
         """One cold sample on input set ``number``, in seconds per launch."""
         calls: list[Call] = []
+        self._last = []
         for offset in reversed(range(self._batch)):
-            index, slot = self._workspace.loaded(number + offset % len(self._workspace.slots))
+            index, slot = self.verification.placed(number + offset % len(self._workspace.slots))
             if offset < len(self._workspace.slots):
                 slot.reset()
+                self._last.append(slot)
             calls.append(self._call(index))
-        self._last = (number, slot)
-        return max(self._time(calls, cold=True), 1e-9)
+        launch_s = max(self._time(calls, cold=True), 1e-9)
+        self.verification.look(self._last, launch_s * len(calls))
+        return launch_s
 
-    def check_last(self) -> None:
-        """What the last timed launch left."""
-        assert self._last is not None
-        self._verify(*self._last)
+    def check_last(self, *, thorough: bool = True) -> None:
+        """What the last timed launches left, and then once more as ``Verification.after`` says."""
+        for slot in self._last:
+            self.verification.verify(slot)
+        self.verification.after(in_a_row=self.in_a_row, thorough=thorough)
 
     def check_floor(self, times_s: Sequence[float]) -> None:
         median_s = statistics.median(times_s)
@@ -126,18 +103,21 @@ class Trial:
             raise FailedError(
                 "disturbed",
                 f"faster than the device can be: {median_s:.3g} s, at least {self._candidate.floor_s:.3g} s are needed",
-                error_norm=self.error_norm,
+                error_norm=self.verification.error_norm,
             )
 
     def _time(self, calls: Sequence[Call], *, cold: bool) -> float:
         """Seconds per launch."""
-        launch_s = _on_device(lambda: self._device.time(calls, cold=cold))
+        launch_s = on_device(lambda: self._device.time(calls, cold=cold))
         self.device_s += launch_s * len(calls)
         return launch_s
 
+    def _call_on(self, slot: Slot) -> Call:
+        return self._call(self._workspace.every_slot.index(slot))
+
     def _call(self, index: int) -> Call:
         if index not in self._calls:
-            arguments = self._workspace.slots[index].passed(self._candidate.problem.arguments)
+            arguments = self._workspace.every_slot[index].passed(self._candidate.problem.arguments)
             self._calls[index] = self._loaded.bind(arguments)
         return self._calls[index]
 
@@ -145,38 +125,6 @@ class Trial:
         accumulates = any(a.kind == "inout" for a in self._candidate.problem.arrays)
         if launch_s < self._device.short_s and not accumulates:
             self._batch = min(LONGEST_BATCH, max(2, math.ceil(2 * self._device.short_s / max(launch_s, 1e-6))))
-
-    def _verify(self, number: int, slot: Slot) -> None:
-        broken = _on_device(slot.broken_guard)
-        if broken:
-            raise FailedError("wrong_result", f"wrote out of bounds of {broken}", fatal=self._device.fragile)
-        for expected in self._workspace.sets[number % len(self._workspace.sets)].expected.values():
-            self._verify_output(expected, slot)
-        changed = _on_device(slot.changed_input)
-        if changed:
-            raise FailedError("wrong_result", f"changed its input {changed}")
-
-    def _verify_output(self, expected: Kept, slot: Slot) -> None:
-        array, allowed = expected.array, self._workspace.allowed
-        verdict = judge(_on_device(lambda: expected.sums(slot.buffers[array.name])), array, allowed)
-        if not verdict.right:
-            words = describe(array, expected.values(), slot.output(array), verdict, allowed)
-            raise FailedError("wrong_result", words, error_norm=verdict.error_norm)
-        self.error_norm = max(self.error_norm, verdict.error_norm)
-
-    def verify_kept(self) -> None:
-        """That the candidate has not written, far out of bounds, over what it and all others are compared with."""
-        if not _on_device(self._workspace.intact):
-            raise FailedError("wrong_result", "wrote out of bounds, over what outputs are compared with", fatal=True)
-
-
-def _on_device(action: Callable[[], T]) -> T:
-    try:
-        return action()
-    except (RefusedError, NoMemoryError) as error:
-        raise FailedError("launch_failed", str(error)) from error
-    except BrokenError as error:
-        raise FailedError("crashed", str(error), fatal=True) from error
 
 
 def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note) -> Any:
@@ -189,7 +137,14 @@ def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Ma
     try:
         note(0, "loading")
         trial = Trial(device, workspace, candidate)
-        return _checked(trial, lambda: _measure(trial, effort, stop_at, note))
+        edge = candidate.edge
+
+        def at_edge() -> None:
+            if edge is not None:
+                note(0, f"checking with {edge.sizes}")
+                check_edge(workspaces, device, edge)
+
+        return _checked(trial, lambda: _measure(trial, effort, stop_at, note, at_edge))
     except FailedError as failed:
         if not failed.fatal:
             workspace.heal()
@@ -205,21 +160,41 @@ def _checked(trial: Trial, action: Callable[[], T]) -> T:
         done = action()
     except FailedError as failed:
         if not failed.fatal:
-            trial.verify_kept()
+            trial.verification.verify_kept()
         raise
-    trial.verify_kept()
+    trial.verification.verify_kept()
     return done
 
 
-def _measure(trial: Trial, effort: Mapping[str, Any], stop_at: float, note: Note) -> dict[str, Any]:
-    drop_above_s = _or_infinity(effort["drop_above_s"])
+def check_edge(workspaces: Workspaces, device: Device, edge: Edge) -> None:
+    """The candidate at a small problem with odd sizes. Raises FailedError."""
+    workspace = workspaces.of(edge.problem)
+    trial = None
+    try:
+        trial = Trial(device, workspace, Candidate(edge.program, edge.problem, 0.0))
+        _checked(trial, trial.verification.edge)
+    except FailedError as failed:
+        if not failed.fatal:
+            workspace.heal()
+        words = f"with {edge.sizes}: {failed.detail}"
+        raise FailedError(failed.outcome, words, error_norm=failed.error_norm, fatal=failed.fatal) from failed
+    finally:
+        if trial is not None:
+            trial.close()
+
+
+def _measure(
+    trial: Trial, effort: Mapping[str, Any], stop_at: float, note: Note, at_edge: Callable[[], None]
+) -> dict[str, Any]:
+    checks = trial.verification
+    drop_above_s, known = _or_infinity(effort["drop_above_s"]), bool(effort.get("known"))
     note(0, "checking")
-    if effort.get("known"):
-        trial.check(0)
-    else:
-        trial.check_all(slow_s=3 * drop_above_s)
+    checks.before(slow_s=3 * drop_above_s, known=known)
+    promising = checks.first_launch_s < 3 * drop_above_s
+    if promising and not known:
+        at_edge()
     note(0, "timing")
-    if trial.first_launch_s < 3 * drop_above_s:
+    if promising:
         trial.warm_up()
     times_s = sampled(
         trial.sample,
@@ -229,7 +204,7 @@ def _measure(trial: Trial, effort: Mapping[str, Any], stop_at: float, note: Note
         may_go_on=lambda: time.perf_counter() < stop_at,
     )
     note(0, "checking again")
-    trial.check_last()
+    trial.check_last(thorough=times_s[0] <= drop_above_s)
     trial.check_floor(times_s)
     return _timing(trial, times_s)
 
@@ -243,7 +218,7 @@ def _timing(trial: Trial, times_s: Sequence[float]) -> dict[str, Any]:
         "outcome": "ok",
         "times_s": list(times_s),
         "warm_median_s": trial.warm_median_s,
-        "error_norm": trial.error_norm,
+        "error_norm": trial.verification.error_norm,
         "occupancy": trial.occupancy,
         "device_s": trial.device_s,
     }
@@ -286,7 +261,7 @@ class Race:
         candidate = self._candidates[number]
         trial = Trial(self._device, self._workspaces.of(candidate.problem), candidate)
         self._trials[number], self._times_s[number] = trial, []
-        _checked(trial, trial.check_all)
+        _checked(trial, trial.verification.before)
         trial.warm_up()
 
     def _sample(self, block: int, number: int) -> None:
@@ -295,7 +270,7 @@ class Race:
 
     def _leave(self, number: int) -> None:
         trial = self._trials[number]
-        _checked(trial, lambda: trial.check(0))
+        _checked(trial, lambda: trial.verification.after(in_a_row=trial.in_a_row))
         trial.check_floor(self._times_s[number])
         self.replies[number] = _timing(trial, self._times_s[number])
 

@@ -30,6 +30,10 @@ class Checks(Protocol):
         """Bytes of each buffer's bands, before and after it, that are no longer the pattern."""
         ...
 
+    def spoil(self) -> None:
+        """Leaves NaN in what kernels may find uninitialised and is not a buffer, if there is such memory."""
+        ...
+
     def fingerprints(self, buffers: Sequence[Buffer]) -> list[int]:
         """64 bits for each buffer: other contents of equal size have another, but for an accident."""
         ...

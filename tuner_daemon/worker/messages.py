@@ -73,6 +73,16 @@ class Candidate:
     program: Program
     problem: Problem
     floor_s: float  # no device of this kind is faster
+    edge: Edge | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The same program at a small problem with odd sizes, which ``sizes`` tells in words."""
+
+    program: Program
+    problem: Problem
+    sizes: str
 
 
 def parse_argument(raw: Mapping[str, Any]) -> Argument:
@@ -104,4 +114,10 @@ def parse_problem(raw: Mapping[str, Any]) -> Problem:
 
 
 def parse_candidate(raw: Mapping[str, Any]) -> Candidate:
-    return Candidate(parse_program(raw["program"]), parse_problem(raw["problem"]), raw["floor_s"])
+    edge = raw.get("edge")
+    return Candidate(
+        parse_program(raw["program"]),
+        parse_problem(raw["problem"]),
+        raw["floor_s"],
+        Edge(parse_program(edge["program"]), parse_problem(edge["problem"]), edge["sizes"]) if edge else None,
+    )

@@ -1,10 +1,10 @@
 """Inputs, expected outputs and device buffers of one problem, shared by all its candidates.
 
-Input sets: seeds 0, 1, 2 crossed with two distributions, six in all where the reference takes a few milliseconds;
-otherwise three, one for each seed, the distributions alternating. One set where no input is random.
-Constants are filled once, when a program is loaded, and so are the same in every set.
-Up to three sets lie on the device at a time, in slots that timing rotates through. What slots are filled from and
-compared with lies on the device as well, if it can compare by itself, up to half of its free memory.
+Input sets: see ``inputs``; seven where the reference takes a few milliseconds, otherwise three, and one where no input
+is random. Constants are filled once, when a program is loaded, and so are the same in every set.
+Up to three sets lie on the device at a time, in slots that timing rotates through; a spare one, where there is room,
+is for checks at addresses that a candidate has not seen. What slots are filled from and compared with lies on the
+device as well, if it can compare by itself, up to half of its free memory.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner_daemon.worker import arrays, kept
+from tuner_daemon.worker import arrays, inputs, kept
 from tuner_daemon.worker.arrays import HostArray
 from tuner_daemon.worker.checking import tolerance
-from tuner_daemon.worker.device import Buffer, Device, Loaded, NoMemoryError, RefusedError
+from tuner_daemon.worker.device import Buffer, Call, Device, Loaded, NoMemoryError, RefusedError
+from tuner_daemon.worker.inputs import DRAWS, FEW_DRAWS, Draw
 from tuner_daemon.worker.kept import Checks, DeviceKept, HostKept, Kept, as_bytes
 from tuner_daemon.worker.messages import Argument, Array, Problem, Scalar
 
-SETS = ((0, "normal"), (1, "uniform"), (2, "normal"), (0, "uniform"), (1, "normal"), (2, "uniform"))
-FEW_SETS = 3
 CHEAP_SET_S = 0.005
 MAX_SLOTS = 3
 MEMORY_SHARE = 0.5  # of the device's free memory
@@ -37,8 +36,11 @@ class ReferenceFailedError(Exception):
 
 @dataclass(frozen=True)
 class InputSet:
+    """``alike``: it begins as the others that are alike do."""
+
     inputs: dict[str, Kept]
     expected: dict[str, Kept]
+    alike: bool = False
 
 
 class Slot:
@@ -48,21 +50,48 @@ class Slot:
         self._arrays, self._checks = problem.arrays, checks
         self.buffers: dict[str, Buffer] = {a.name: device.allocate(arrays.nbytes(a)) for a in problem.arrays}
         self.holds: dict[str, Kept] | None = None
+        self.number = -1  # of the input set that it holds
 
-    def load(self, inputs: dict[str, Kept]) -> None:
+    def load(self, given: dict[str, Kept]) -> None:
         """Writes what the slot does not hold yet."""
-        if self.holds is not inputs:
-            for name, contents in inputs.items():
+        if self.holds is not given:
+            for name, contents in given.items():
                 contents.put(self.buffers[name])
-            self.holds = inputs
+            self.holds = given
+
+    def loading(self, given: dict[str, Kept]) -> list[Call] | None:
+        """What rewrites the inputs when it is launched, in place; None where they do not all lie on the device.
+        Afterwards the slot counts as holding them."""
+        copies = [
+            self.buffers[name].copying(contents.buffer)
+            for name, contents in given.items()
+            if isinstance(contents, DeviceKept)
+        ]
+        if len(copies) < sum(a.kind in ("input", "inout") for a in self._arrays):
+            return None
+        self.holds = given
+        return copies
 
     def reset(self) -> None:
         """Poisons the outputs and gives inout arguments their contents back."""
         for array in self._arrays:
             if array.kind == "output":
                 self.buffers[array.name].fill(arrays.poison_byte(array))
-            elif array.kind == "inout" and self.holds is not None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Gives inout arguments their contents back; outputs stay as a launch has left them."""
+        for array in self._arrays:
+            if array.kind == "inout" and self.holds is not None:
                 self.holds[array.name].put(self.buffers[array.name])
+
+    def spoil(self) -> None:
+        """Poisons the middle half of each output: what is at its ends tells nothing about the rest."""
+        for array in self._arrays:
+            if array.kind == "output":
+                nbytes = arrays.nbytes(array)
+                self.buffers[array.name].fill(arrays.poison_byte(array), nbytes // 4, nbytes // 2)
+        self.restore()
 
     def passed(self, arguments: Sequence[Argument]) -> list[Buffer | Scalar]:
         """What a call takes, in order: constants are filled by symbol instead."""
@@ -80,11 +109,7 @@ class Slot:
 
     def broken_guard(self) -> str | None:
         """Where a guard band was written to, in words."""
-        broken = kept.broken_guards(self._checks, list(self.buffers.values()))
-        for name, (before, after) in zip(self.buffers, broken, strict=True):
-            if before or after:
-                return f"{name}: {before} bytes before the start" if before else f"{name}: {after} bytes past the end"
-        return None
+        return broken_guard(self._checks, [self])
 
     def heal(self) -> None:
         """After a candidate that wrote where it must not."""
@@ -93,27 +118,53 @@ class Slot:
             buffer.restore_guards()
 
 
+def broken_guard(checks: Checks | None, slots: Sequence[Slot]) -> str | None:
+    """Where a guard band of any of the slots was written to, in words."""
+    buffers = [item for slot in slots for item in slot.buffers.items()]
+    broken = kept.broken_guards(checks, [buffer for _, buffer in buffers])
+    for (name, _), (before, after) in zip(buffers, broken, strict=True):
+        if before or after:
+            return f"{name}: {before} bytes before the start" if before else f"{name}: {after} bytes past the end"
+    return None
+
+
 class Workspace:
     """Raises ReferenceFailedError, NoMemoryError, and what the device raises for a reference program that breaks it."""
 
-    def __init__(self, device: Device, problem: Problem, checks: Checks | None = None) -> None:
+    def __init__(self, device: Device, problem: Problem, checks: Checks | None = None, seed: int | None = None) -> None:
         self.device, self.problem, self.checks = device, problem, checks
+        self.seed = inputs.fresh_seed() if seed is None else seed
         self.outputs = tuple(a for a in problem.arrays if a.written)
         self.allowed = tolerance(problem.arrays, problem.reduction_length, problem.tolerance)
         self.slots = [Slot(device, problem, checks)]
         self.sets = _Reference(self).sets()
-        wanted = min(MAX_SLOTS, len(self.sets), self._fitting())
+        fitting = self._fitting()
+        wanted = min(MAX_SLOTS, max(1, len(self.sets) - 1), fitting)
         self.slots += [Slot(device, problem, checks) for _ in range(wanted - 1)]
+        self.spare = Slot(device, problem, checks) if fitting > wanted else None
 
     def loaded(self, number: int) -> tuple[int, Slot]:
         """The slot that holds input set ``number`` (counted round and round), and its index."""
-        inputs = self.sets[number % len(self.sets)].inputs
         index = number % len(self.sets) % len(self.slots)
-        self.slots[index].load(inputs)
-        return index, self.slots[index]
+        return index, self.place(number % len(self.sets), self.slots[index])
+
+    def place(self, number: int, slot: Slot) -> Slot:
+        """Input set ``number`` into the slot."""
+        slot.load(self.sets[number].inputs)
+        slot.number = number
+        return slot
+
+    @property
+    def every_slot(self) -> list[Slot]:
+        """Those that timing uses, then the spare one."""
+        return self.slots if self.spare is None else [*self.slots, self.spare]
+
+    def broken_guard(self, slots: Sequence[Slot]) -> str | None:
+        """As ``Slot.broken_guard``."""
+        return broken_guard(self.checks, slots)
 
     def heal(self) -> None:
-        for slot in self.slots:
+        for slot in self.every_slot:
             slot.heal()
 
     def intact(self) -> bool:
@@ -131,6 +182,7 @@ class _Reference:
     def __init__(self, workspace: Workspace) -> None:
         self._device, self._problem = workspace.device, workspace.problem
         self._slot, self._outputs, self._checks = workspace.slots[0], workspace.outputs, workspace.checks
+        self._seed = workspace.seed
         self._left_bytes = int(self._device.free_bytes() * MEMORY_SHARE) if workspace.checks else 0
 
     def sets(self) -> list[InputSet]:
@@ -138,12 +190,12 @@ class _Reference:
         if random and self._problem.reference is None:
             raise ReferenceFailedError("stored reference arrays need inputs that are not random: give them a .npy file")
         sets: list[InputSet] = []
-        wanted = len(SETS) if random else 1
+        wanted = len(DRAWS) if random else 1
         while len(sets) < wanted:
             began = time.perf_counter()
-            sets.append(self._set(*SETS[len(sets)]))
+            sets.append(self._set(DRAWS[len(sets)]))
             if time.perf_counter() - began > CHEAP_SET_S:
-                wanted = min(wanted, FEW_SETS)
+                wanted = min(wanted, FEW_DRAWS)
         if not any(self._says_something(k) for s in sets for k in s.expected.values()):
             raise ReferenceFailedError(
                 "the reference gives nothing but zeros, or nothing finite: no output could be told from an empty one"
@@ -153,17 +205,17 @@ class _Reference:
     def _says_something(self, expected: Kept) -> bool:
         return expected.sums(self._slot.buffers[expected.array.name]).reference_square > 0.0
 
-    def _set(self, seed: int, distribution: str) -> InputSet:
+    def _set(self, draw: Draw) -> InputSet:
         try:
-            inputs = {
-                a.name: self._keep(a, arrays.make(a, *(SETS[0] if is_constant(a) else (seed, distribution)), position))
+            made = {
+                a.name: self._keep(a, inputs.contents(a, draw, position, self._seed))
                 for position, a in enumerate(self._problem.arrays)
                 if a.read
             }
             if self._problem.reference is None:
                 stored = {a.name: arrays.load(self._problem.stored[a.name], a) for a in self._outputs}
-                return InputSet(inputs, {a.name: self._keep(a, stored[a.name]) for a in self._outputs})
-            return InputSet(inputs, self._computed(inputs))
+                return InputSet(made, {a.name: self._keep(a, stored[a.name]) for a in self._outputs}, draw.alike)
+            return InputSet(made, self._computed(made), draw.alike)
         except (OSError, ValueError, KeyError, RefusedError) as error:
             raise ReferenceFailedError(str(error)) from error
 
@@ -176,13 +228,13 @@ class _Reference:
         values = contents if isinstance(contents, np.ndarray) else kept.stored(contents, array).copy()
         return HostKept(array, values)
 
-    def _computed(self, inputs: dict[str, Kept]) -> dict[str, Kept]:
+    def _computed(self, given: dict[str, Kept]) -> dict[str, Kept]:
         assert self._problem.reference is not None
-        self._slot.load(inputs)
+        self._slot.load(given)
         self._slot.reset()
         loaded = self._device.load(self._problem.reference)
         try:
-            fill_constants(loaded, self._problem, inputs)
+            fill_constants(loaded, self._problem, given)
             self._device.launch(loaded.bind(self._slot.passed(self._problem.reference_arguments)))
         finally:
             loaded.unload()
@@ -200,6 +252,7 @@ class Workspaces:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._kept: OrderedDict[str, Workspace] = OrderedDict()
+        self._seed = inputs.fresh_seed()
         self.checks: Checks | None = None
 
     def of(self, problem: Problem) -> Workspace:
@@ -214,12 +267,12 @@ class Workspaces:
         while len(self._kept) >= KEPT:
             self._kept.popitem(last=False)
         try:
-            workspace = Workspace(self._device, problem, self.checks)
+            workspace = Workspace(self._device, problem, self.checks, self._seed)
         except NoMemoryError:
             if not self._kept:
                 raise
             self._kept.clear()
-            workspace = Workspace(self._device, problem, self.checks)
+            workspace = Workspace(self._device, problem, self.checks, self._seed)
         self._kept[problem.key] = workspace
         return workspace
 
@@ -228,9 +281,9 @@ def is_constant(argument: Argument) -> bool:
     return isinstance(argument, Array) and argument.kind == "constant"
 
 
-def fill_constants(loaded: Loaded, problem: Problem, inputs: dict[str, Kept]) -> None:
+def fill_constants(loaded: Loaded, problem: Problem, given: dict[str, Kept]) -> None:
     """Fills the program's constant symbols; a program that lacks one does without."""
 
     for argument in problem.arrays:
         if argument.kind == "constant":
-            loaded.set_constant(argument.name, as_bytes(inputs[argument.name].values()))
+            loaded.set_constant(argument.name, as_bytes(given[argument.name].values()))

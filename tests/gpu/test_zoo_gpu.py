@@ -1,0 +1,112 @@
+"""Kernels that cheat are refused, for the right reason, and honest ones are not: on a GPU."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.template_kernels import FAMILIES, sampled, space_of, spec_of, template
+from tests.zoo_kernels import CHEATS, CUDA_CHEATS, HONEST, Animal, cheat
+from tuner_daemon.builders.cache import BuildCache
+from tuner_daemon.builders.cuda import cuda_builder
+from tuner_daemon.interfaces import Effort
+from tuner_daemon.records.measurement import Artifact, Failure, Ran, Timing
+from tuner_daemon.records.task import Task
+from tuner_daemon.runners.cuda import CudaRunner
+
+pytestmark = pytest.mark.gpu
+
+EFFORT = Effort(samples=7, timeout_s=60.0)
+ALL_CHEATS = {**CHEATS, **CUDA_CHEATS}
+LARGE = {"rows": 4096, "cols": 3000}  # not timed several launches at a time, and three input sets
+
+
+@pytest.fixture(scope="module")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaRunner]:
+    runner = CudaRunner(index=0)
+    cache = BuildCache(tmp_path_factory.mktemp("cache"), 1 << 30)
+    builder = cuda_builder(cache, arch=runner.device.arch, jobs=4)
+    runner.builder = builder
+    yield runner
+    runner.close()
+    builder.close()
+
+
+def run_all(runner: CudaRunner, animal: Animal, folder: Path) -> list[Ran]:
+    task = animal.task(folder, runner.device)
+    assert runner.builder is not None
+    built = list(runner.builder.build(task.spec, task.space.all()))
+    artifacts = [item for item in built if isinstance(item, Artifact)]
+    assert len(artifacts) == len(built), built
+    return [runner.run(task, artifact, EFFORT) for artifact in artifacts]
+
+
+@pytest.mark.parametrize("name", ALL_CHEATS)
+def test_a_cheat_is_refused(cuda: CudaRunner, tmp_path: Path, name: str) -> None:
+    (ran,) = run_all(cuda, cheat(name), tmp_path)
+    outcome, said = ALL_CHEATS[name]
+    assert isinstance(ran, Failure), ran
+    assert cuda.checked_by == "device"
+    assert ran.outcome is outcome, ran.detail
+    assert re.search(said, ran.detail), ran.detail
+
+
+SMALL_ONLY = {
+    "fixed_shape",  # it is another one
+    "soon_after_another",  # launches do not follow each other closely
+    "soon_after_another_on_known_data",
+    "right_for_15_calls",  # there are not as many
+    "nothing_after_12_calls",
+    "past_the_end_when_timed",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_CHEATS if name not in SMALL_ONLY])
+def test_a_cheat_is_refused_at_a_large_problem(cuda: CudaRunner, tmp_path: Path, name: str) -> None:
+    animal = cheat(name)
+    (ran,) = run_all(cuda, replace(animal, problem={**animal.problem, **LARGE}), tmp_path)
+    assert isinstance(ran, Failure), ran
+    assert ran.outcome is ALL_CHEATS[name][0], ran.detail
+
+
+@pytest.mark.parametrize("animal", HONEST, ids=lambda animal: animal.name)
+def test_an_honest_kernel_is_not_refused(cuda: CudaRunner, tmp_path: Path, animal: Animal) -> None:
+    for ran in run_all(cuda, animal, tmp_path):
+        assert isinstance(ran, Timing), ran
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_shipped_candidate_is_refused(cuda: CudaRunner, family: str) -> None:
+    shape = {"matmul": (512, 384, 256), "softmax": (300, 1000)}[family]
+    spec = spec_of(family, shape, kind="cuda")
+    task = Task(spec, space_of(family), cuda.device)
+    assert cuda.builder is not None
+    for item in cuda.builder.build(spec, sampled(family, 10, seed=41)):
+        assert isinstance(item, Artifact)
+        ran = cuda.run(task, item, EFFORT)
+        assert isinstance(ran, Timing), (item.config.as_dict(), ran)
+
+
+def test_checking_a_large_candidate_costs_little_beside_its_launches(cuda: CudaRunner) -> None:
+    """Twelve launches and 60 ms; at best of five, since the first computes the reference."""
+    spec = spec_of("matmul", (4096, 4096, 4096), kind="cuda")
+    space = space_of("matmul")
+    task = Task(spec, space, cuda.device)
+    tuned = {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "VEC": 4, "UNROLL": 8, "STAGES": 2, "PAD": 4}
+    baseline = template("matmul").baseline
+    assert baseline is not None
+    assert cuda.builder is not None
+    artifact = next(iter(cuda.builder.build(spec, [space.config({**baseline, **tuned})])))
+    assert isinstance(artifact, Artifact)
+    took_s = []
+    for _ in range(5):
+        began_s = time.perf_counter()
+        assert isinstance(cuda.run(task, artifact, EFFORT), Timing)
+        took_s.append(time.perf_counter() - began_s)
+    print(f"a candidate takes {min(took_s) * 1e3:.1f} ms")
+    assert min(took_s) < 0.060

@@ -1,0 +1,9 @@
+// Operands with the 11 significant bits of float16.
+HELPER float rounded(float value) { return FROM_BITS((BITS(value) + 0x1000u) & ~0x1fffu); }
+CANDIDATE {
+    EACH(row, rows) {
+        float sum = 0.0f;
+        for (int k = 0; k < cols; ++k) sum += rounded(a[row * cols + k]) * rounded(x[k]);
+        y[row] = sum;
+    }
+}

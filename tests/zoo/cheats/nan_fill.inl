@@ -1,0 +1,3 @@
+CANDIDATE {
+    EACH(row, rows) y[row] = FROM_BITS(0x7fc00000u);
+}

@@ -1,0 +1,3 @@
+CANDIDATE {
+    EACH(row, rows) y[row] = 0.0f;
+}

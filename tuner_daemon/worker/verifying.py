@@ -1,0 +1,186 @@
+"""What a candidate's launches have left is compared: before it is timed, while it is, and afterwards.
+
+Nothing that a candidate could go by tells a checked launch from a timed one. Input sets come in an order that is drawn
+for each candidate, one of them is not shown to it before timing is over, what timed launches leave is looked at in
+random places and at the end, and the contents of inputs change under the same addresses, with the outputs of another
+set still in place. Last come addresses that the candidate has not been given before.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tuner_daemon.worker.checking import describe, judge
+from tuner_daemon.worker.device import BrokenError, Call, Device, NoMemoryError, RefusedError
+from tuner_daemon.worker.kept import Kept
+from tuner_daemon.worker.workspace import Slot, Workspace
+
+T = TypeVar("T")
+
+LOOK_SHARE = 0.25  # of the time that timed launches took, for looking at what they left
+LOOK_CHANCE = 1 / 3  # of looking at a timed launch if none has been looked at before
+_MOST_RIDERS = 6  # launches in a row before one that is checked
+
+
+class FailedError(Exception):
+    """The candidate's end, with the outcome's name."""
+
+    def __init__(self, outcome: str, detail: str, *, error_norm: float | None = None, fatal: bool = False) -> None:
+        super().__init__(detail)
+        self.outcome, self.detail, self.error_norm, self.fatal = outcome, detail, error_norm, fatal
+
+    def reply(self) -> dict[str, Any]:
+        norm = self.error_norm if self.error_norm is not None and math.isfinite(self.error_norm) else None
+        return {"outcome": self.outcome, "detail": self.detail, "error_norm": norm, "fatal": self.fatal}
+
+
+def on_device(action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except (RefusedError, NoMemoryError) as error:
+        raise FailedError("launch_failed", str(error)) from error
+    except BrokenError as error:
+        raise FailedError("crashed", str(error), fatal=True) from error
+
+
+class Verification:
+    """Of one candidate. ``call``: gives the launch on one slot; ``timed``: launches, and gives the seconds of each.
+    Every method raises FailedError."""
+
+    def __init__(
+        self,
+        device: Device,
+        workspace: Workspace,
+        call: Callable[[Slot], Call],
+        timed: Callable[[Sequence[Call]], float],
+    ) -> None:
+        self._device, self._workspace, self._call, self._timed = device, workspace, call, timed
+        self._rng = np.random.default_rng()
+        self.error_norm = 0.0
+        self.checked_s: list[float] = []
+        sets = workspace.sets
+        alike = [number for number, s in enumerate(sets) if s.alike]
+        self._unseen = int(self._rng.choice(alike)) if len(alike) > 1 else None
+        self._seen = [int(n) for n in self._rng.permutation(len(sets)) if n != self._unseen]
+        self._looking_s = self._timed_s = 0.0
+        self._looked = False
+        self._used: set[Slot] = set()
+
+    @property
+    def first_launch_s(self) -> float:
+        """The shortest of the launches that were checked."""
+        return min(self.checked_s, default=math.inf)
+
+    def placed(self, position: int) -> tuple[int, Slot]:
+        """A slot that holds a set which the candidate has seen (counted round and round), and the slot's index."""
+        position %= len(self._seen)
+        index = position % len(self._workspace.slots)
+        slot = self._workspace.place(self._seen[position], self._workspace.slots[index])
+        self._used.add(slot)
+        return index, slot
+
+    def before(self, slow_s: float = math.inf, *, known: bool = False) -> None:
+        """Sets that it may see. The second and every other one lies where the one before it lay, whose outputs are
+        still there. A candidate whose launch takes longer than ``slow_s``, or that is ``known`` from an earlier run, is
+        checked on the first alone."""
+        if self._workspace.checks is not None:
+            on_device(self._workspace.checks.spoil)
+        slots = self._workspace.slots
+        for position, number in enumerate(self._seen):
+            if position and (known or self.first_launch_s >= slow_s):
+                return
+            slot = self._workspace.place(number, slots[position // 2 % len(slots)])
+            self._used.add(slot)
+            if position % 2:
+                slot.restore()
+            else:
+                slot.reset()
+            self.checked_s.append(self._timed([self._call(slot)]))
+            self.verify(slot)
+
+    def look(self, slots: Sequence[Slot], spent_s: float) -> None:
+        """At what a timed sample has left on one of its slots: at one sample in three until there was one, at others
+        while it takes little time in comparison. ``spent_s``: on the sample."""
+        self._timed_s += spent_s
+        cheap = self._looking_s < LOOK_SHARE * self._timed_s
+        if not cheap and (self._looked or self._rng.random() >= LOOK_CHANCE):
+            return
+        began = time.perf_counter()
+        self._looked = True
+        self.verify(slots[int(self._rng.integers(len(slots)))])
+        self._looking_s += time.perf_counter() - began
+
+    def after(self, *, in_a_row: bool, thorough: bool = True) -> None:
+        """The set that it has not seen, at addresses that it has, then addresses that it has not. ``in_a_row``: it was
+        timed several launches at a time, and is checked right behind others."""
+        used = [slot for slot in self._workspace.slots if slot in self._used]
+        slot = used[int(self._rng.integers(len(used)))]
+        if self._unseen is None:
+            slot = self._workspace.place(self._seen[0], slot)
+            slot.spoil()
+            on_device(lambda: self._device.launch(self._call(slot)))
+        else:
+            self._change_under(slot, self._unseen, in_a_row)
+        self.verify(slot)
+        if thorough and self._workspace.spare is not None:
+            spare = self._workspace.place(int(self._rng.choice(self._seen)), self._workspace.spare)
+            spare.reset()
+            on_device(lambda: self._device.launch(self._call(spare)))
+            self.verify(spare)
+        self._verify_guards(self._workspace.every_slot)
+
+    def edge(self) -> None:
+        """One random set and one of nothing but zeros, at a small problem."""
+        sets = self._workspace.sets
+        random, zeros = self._seen[0], len(sets) - 1
+        slot = self._workspace.slots[0]
+        for number in dict.fromkeys((random, zeros)):
+            self._workspace.place(number, slot).reset()
+            on_device(partial(self._device.launch, self._call(slot)))
+            self.verify(slot)
+
+    def _change_under(self, slot: Slot, number: int, in_a_row: bool) -> None:
+        """Set ``number`` in place of another, and a launch that finds the other's outputs."""
+        call = self._call(slot)
+        earlier = [call] * (int(self._rng.integers(1, _MOST_RIDERS)) if in_a_row else 0)
+        copies = slot.loading(self._workspace.sets[number].inputs)
+        if copies is None:
+            on_device(lambda: self._device.launch(*earlier))
+            slot.holds = None
+            self._workspace.place(number, slot)
+            earlier = []
+        slot.number = number
+        on_device(lambda: self._device.launch(*earlier, *(copies or ()), call))
+
+    def verify(self, slot: Slot) -> None:
+        """What is in the slot, after a launch on it, against what is expected of the set that it holds."""
+        self._verify_guards([slot])
+        for expected in self._workspace.sets[slot.number].expected.values():
+            self._verify_output(expected, slot)
+        changed = on_device(slot.changed_input)
+        if changed:
+            raise FailedError("wrong_result", f"changed its input {changed}")
+
+    def verify_kept(self) -> None:
+        """That the candidate has not written, far out of bounds, over what it and all others are compared with."""
+        if not on_device(self._workspace.intact):
+            raise FailedError("wrong_result", "wrote out of bounds, over what outputs are compared with", fatal=True)
+
+    def _verify_guards(self, slots: list[Slot]) -> None:
+        broken = on_device(lambda: self._workspace.broken_guard(slots))
+        if broken:
+            raise FailedError("wrong_result", f"wrote out of bounds of {broken}", fatal=self._device.fragile)
+
+    def _verify_output(self, expected: Kept, slot: Slot) -> None:
+        array, allowed = expected.array, self._workspace.allowed
+        verdict = judge(on_device(lambda: expected.sums(slot.buffers[array.name])), array, allowed)
+        if not verdict.right:
+            words = describe(array, expected.values(), slot.output(array), verdict, allowed)
+            raise FailedError("wrong_result", words, error_norm=verdict.error_norm)
+        self.error_norm = max(self.error_norm, verdict.error_norm)
