@@ -247,14 +247,14 @@ class RunnerContract:
 
     @pytest.mark.parametrize("behaviour", ["right", "loud"])
     def test_a_right_kernel_gets_as_many_times_as_asked(
-        self, runner: Runner, builder: Builder, task: Task, behaviour: str
+        self, runner: Runner, builder: Builder, task: Task, behaviour: str, kind: str
     ) -> None:
         artifact = self.artifact(builder, task, behaviour)
         ran = runner.run(task, artifact, self.effort(samples=5))
         assert isinstance(ran, Timing), ran
         assert ran.config == artifact.config
         assert len(ran.times_s) == 5
-        assert ran.error_norm < 1e-5
+        assert ran.error_norm is None if kind == "replay" else ran.error_norm is not None and ran.error_norm < 1e-5
 
     def test_a_kernel_slower_than_the_bound_gets_one_sample(self, runner: Runner, builder: Builder, task: Task) -> None:
         artifact = self.artifact(builder, task, "right")

@@ -156,6 +156,15 @@ def test_a_race_draws_from_the_repeats_the_same_way_every_time(runner: ReplayRun
     assert other != first
 
 
+def test_recorded_times_are_not_called_verified_however_they_are_joined(runner: ReplayRunner, task: Task) -> None:
+    (heat,) = runner.race(task, [artifact(task, 64)], 3, 1.0)
+    assert isinstance(heat, Timing)
+    verified = replace(heat, error_norm=1e-7)
+    assert heat.error_norm is heat.followed_by(heat).error_norm is verified.followed_by(heat).error_norm is None
+    assert verified.followed_by(replace(heat, error_norm=1e-6)).error_norm == 1e-6
+    assert verified.followed_by(verified).times_s == heat.times_s * 2
+
+
 def test_recorded_failures_and_gaps_are_failures(runner: ReplayRunner, task: Task) -> None:
     failed = runner.run(task, artifact(task, 128), Effort())
     assert isinstance(failed, Failure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +84,7 @@ def joined(first: Ran, second: Ran) -> Ran:
     """Two heats of one entrant; a failure in either is its result."""
     if isinstance(first, Failure) or isinstance(second, Failure):
         return first if isinstance(first, Failure) else second
-    worst = max(first.error_norm, second.error_norm)
-    return replace(second, times_s=first.times_s + second.times_s, error_norm=worst)
+    return first.followed_by(second)
 
 
 def _staying(results: Sequence[Ran]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -52,7 +52,7 @@ class Timing:
     config: Config
     times_s: tuple[float, ...]  # cold cache; never empty
     warm_median_s: float | None
-    error_norm: float  # ||out - ref|| / ||ref||, the worst over the checks
+    error_norm: float | None  # ||out - ref|| / ||ref||, the worst over the checks; None: not verified here
     clocks: Clocks = field(default_factory=Clocks)
     occupancy: float | None = None  # active warps per SM over the limit
     outcome: Outcome = Outcome.OK
@@ -65,6 +65,12 @@ class Timing:
     @cached_property
     def median_s(self) -> float:
         return statistics.median(self.times_s)
+
+    def followed_by(self, later: Timing) -> Timing:
+        """Two heats of one candidate as one. It is verified if both were, and as wrong as the worse of the two."""
+        errors = [norm for norm in (self.error_norm, later.error_norm) if norm is not None]
+        worst = max(errors) if len(errors) == 2 else None
+        return replace(later, times_s=self.times_s + later.times_s, error_norm=worst)
 
 
 @dataclass(frozen=True)

@@ -120,4 +120,4 @@ class ReplayRunner:
 
 
 def _timing(config: Config, times_s: Sequence[float]) -> Timing:
-    return Timing(config, tuple(float(t) for t in times_s), None, 0.0)
+    return Timing(config, tuple(float(t) for t in times_s), None, None)
