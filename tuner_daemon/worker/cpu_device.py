@@ -84,11 +84,6 @@ class CpuBuffer:
     def copy(self, other: Buffer) -> None:
         self.payload[:] = other.read()
 
-    def copying(self, other: Buffer) -> CpuCall:
-        assert isinstance(other, CpuBuffer)
-        arguments = ctypes.c_void_p(self.address), ctypes.c_void_p(other.address), ctypes.c_size_t(self.nbytes)
-        return CpuCall(ctypes.CDLL(None).memmove, arguments)
-
     def fill(self, byte: int, start: int = 0, count: int | None = None) -> None:
         self.payload[start : None if count is None else start + count] = byte
 

@@ -83,10 +83,6 @@ class CudaBuffer:
         if self.nbytes:
             cuda.memcpy_dtod(self.address, other.address, self.nbytes)
 
-    def copying(self, other: Buffer) -> CudaCopy:
-        assert isinstance(other, CudaBuffer)
-        return CudaCopy(self.address, other.address, self.nbytes)
-
     def fill(self, byte: int, start: int = 0, count: int | None = None) -> None:
         end = self.nbytes if count is None else start + count
         for offset in range(start, end, _LONGEST_FILL):
@@ -108,19 +104,6 @@ def _read(address: int, nbytes: int) -> Bytes:
     if nbytes:
         cuda.memcpy_dtoh(out, address)
     return out
-
-
-@dataclass(frozen=True)
-class CudaCopy:
-    """Between device buffers, in order with launches."""
-
-    target: int
-    source: int
-    nbytes: int
-
-    def enqueue(self) -> None:
-        if self.nbytes:
-            cuda.memcpy_dtod_async(self.target, self.source, self.nbytes)
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,6 @@ class Buffer(Protocol):
         """Copies the contents of a buffer of the same device and size."""
         ...
 
-    def copying(self, other: Buffer) -> Call:
-        """As ``copy``, when it is launched: in order with the programs launched before and after it."""
-        ...
-
     def fill(self, byte: int, start: int = 0, count: int | None = None) -> None:
         """``count`` bytes from ``start`` on; without it, to the end."""
         ...

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 LOOK_SHARE = 0.25  # of the time that timed launches took, for looking at what they left
 LOOK_CHANCE = 1 / 3  # of looking at a timed launch if none has been looked at before
-_MOST_RIDERS = 6  # launches in a row before one that is checked
+MOST_RIDERS = 6  # launches in a row before one that is checked
 
 
 class FailedError(Exception):
@@ -117,46 +117,35 @@ class Verification:
         self._looking_s += time.perf_counter() - began
 
     def after(self, *, in_a_row: bool, thorough: bool = True) -> None:
-        """The set that it has not seen, at addresses that it has, then addresses that it has not. ``in_a_row``: it was
-        timed several launches at a time, and is checked right behind others."""
+        """At addresses that it has not seen, then the set that it has not seen in place of another, whose outputs are
+        still there. ``in_a_row``: it was timed several launches at a time, and is checked right behind others then."""
         used = [slot for slot in self._workspace.slots if slot in self._used]
         slot = used[int(self._rng.integers(len(used)))]
-        if self._unseen is None:
-            slot = self._workspace.place(self._seen[0], slot)
-            slot.spoil()
-            on_device(lambda: self._device.launch(self._call(slot)))
-        else:
-            self._change_under(slot, self._unseen, in_a_row)
-        self.verify(slot)
         if thorough and self._workspace.spare is not None:
             spare = self._workspace.place(int(self._rng.choice(self._seen)), self._workspace.spare)
             spare.reset()
             on_device(lambda: self._device.launch(self._call(spare)))
             self.verify(spare)
+            used.append(spare)
+        if self._unseen is None:
+            self._workspace.place(self._seen[0], slot).spoil()
+        else:
+            self._workspace.place(self._unseen, slot).restore()
+        others = [self._call(other) for other in used if other is not slot]
+        riders = self._rng.choice(len(others), int(self._rng.integers(1, MOST_RIDERS))) if in_a_row and others else ()
+        on_device(lambda: self._device.launch(*(others[int(n)] for n in riders), self._call(slot)))
+        self.verify(slot)
         self._verify_guards(self._workspace.every_slot)
 
     def edge(self) -> None:
         """One random set and one of nothing but zeros, at a small problem."""
-        sets = self._workspace.sets
-        random, zeros = self._seen[0], len(sets) - 1
+        others = [number for number, s in enumerate(self._workspace.sets) if not s.alike]
+        random = next(number for number in self._seen if number not in others)
         slot = self._workspace.slots[0]
-        for number in dict.fromkeys((random, zeros)):
+        for number in (random, *others[-1:]):
             self._workspace.place(number, slot).reset()
             on_device(partial(self._device.launch, self._call(slot)))
             self.verify(slot)
-
-    def _change_under(self, slot: Slot, number: int, in_a_row: bool) -> None:
-        """Set ``number`` in place of another, and a launch that finds the other's outputs."""
-        call = self._call(slot)
-        earlier = [call] * (int(self._rng.integers(1, _MOST_RIDERS)) if in_a_row else 0)
-        copies = slot.loading(self._workspace.sets[number].inputs)
-        if copies is None:
-            on_device(lambda: self._device.launch(*earlier))
-            slot.holds = None
-            self._workspace.place(number, slot)
-            earlier = []
-        slot.number = number
-        on_device(lambda: self._device.launch(*earlier, *(copies or ()), call))
 
     def verify(self, slot: Slot) -> None:
         """What is in the slot, after a launch on it, against what is expected of the set that it holds."""

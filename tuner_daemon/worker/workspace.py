@@ -1,7 +1,7 @@
 """Inputs, expected outputs and device buffers of one problem, shared by all its candidates.
 
-Input sets: see ``inputs``; seven where the reference takes a few milliseconds, otherwise three, and one where no input
-is random. Constants are filled once, when a program is loaded, and so are the same in every set.
+Input sets: see ``inputs``; seven where arrays are small or the reference takes a few milliseconds, otherwise three, and
+one where no input is random. Constants are filled once, when a program is loaded, and so are the same in every set.
 Up to three sets lie on the device at a time, in slots that timing rotates through; a spare one, where there is room,
 is for checks at addresses that a candidate has not seen. What slots are filled from and compared with lies on the
 device as well, if it can compare by itself, up to half of its free memory.
@@ -19,12 +19,13 @@ import numpy as np
 from tuner_daemon.worker import arrays, inputs, kept
 from tuner_daemon.worker.arrays import HostArray
 from tuner_daemon.worker.checking import tolerance
-from tuner_daemon.worker.device import Buffer, Call, Device, Loaded, NoMemoryError, RefusedError
+from tuner_daemon.worker.device import Buffer, Device, Loaded, NoMemoryError, RefusedError
 from tuner_daemon.worker.inputs import DRAWS, FEW_DRAWS, Draw
 from tuner_daemon.worker.kept import Checks, DeviceKept, HostKept, Kept, as_bytes
 from tuner_daemon.worker.messages import Argument, Array, Problem, Scalar
 
 CHEAP_SET_S = 0.005
+SMALL_BYTES = 1 << 18  # of arrays: the time that one set takes says little then
 MAX_SLOTS = 3
 MEMORY_SHARE = 0.5  # of the device's free memory
 KEPT = 8  # workspaces
@@ -58,19 +59,6 @@ class Slot:
             for name, contents in given.items():
                 contents.put(self.buffers[name])
             self.holds = given
-
-    def loading(self, given: dict[str, Kept]) -> list[Call] | None:
-        """What rewrites the inputs when it is launched, in place; None where they do not all lie on the device.
-        Afterwards the slot counts as holding them."""
-        copies = [
-            self.buffers[name].copying(contents.buffer)
-            for name, contents in given.items()
-            if isinstance(contents, DeviceKept)
-        ]
-        if len(copies) < sum(a.kind in ("input", "inout") for a in self._arrays):
-            return None
-        self.holds = given
-        return copies
 
     def reset(self) -> None:
         """Poisons the outputs and gives inout arguments their contents back."""
@@ -191,10 +179,11 @@ class _Reference:
             raise ReferenceFailedError("stored reference arrays need inputs that are not random: give them a .npy file")
         sets: list[InputSet] = []
         wanted = len(DRAWS) if random else 1
+        small = sum(arrays.nbytes(a) for a in self._problem.arrays) <= SMALL_BYTES
         while len(sets) < wanted:
             began = time.perf_counter()
             sets.append(self._set(DRAWS[len(sets)]))
-            if time.perf_counter() - began > CHEAP_SET_S:
+            if time.perf_counter() - began > CHEAP_SET_S and not small:
                 wanted = min(wanted, FEW_DRAWS)
         if not any(self._says_something(k) for s in sets for k in s.expected.values()):
             raise ReferenceFailedError(
