@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -51,7 +52,15 @@ class Shop:
 
     def engine(self) -> Engine:
         def parts_for(request: DeviceRequest) -> Parts:
-            return Parts(UniformPart(), NearestModel(), ScriptedBuilder(), self.runner, self.log)
+            ticks = itertools.count()
+            return Parts(
+                UniformPart(),
+                NearestModel(),
+                ScriptedBuilder(),
+                self.runner,
+                self.log,
+                clock=lambda: 1e-3 * next(ticks),
+            )
 
         @contextlib.contextmanager
         def lease(request: DeviceRequest, wait: Callable[[str], None]) -> Iterator[None]:
