@@ -54,6 +54,7 @@ def main() -> int:
         say("2. start the daemon and drop a spec into its folder")
         daemon = subprocess.Popen([*TUNERD, "serve", "--settings", str(settings)])
         try:
+            wait_until_served(Path(folder))
             serve_demo(Path(folder), settings)
         except DemoError as error:
             console.print(f"[red]the demo failed:[/] {error}")
@@ -63,6 +64,13 @@ def main() -> int:
             code = daemon.wait(60)
     console.print(f"daemon stopped with exit code {code}; the demo took {time.monotonic() - began_s:.0f} s")
     return code
+
+
+def wait_until_served(folder: Path) -> None:
+    deadline_s = time.monotonic() + 30
+    while not (folder / "status.json").exists():
+        expect(time.monotonic() < deadline_s, "the daemon does not start")
+        time.sleep(0.05)
 
 
 def serve_demo(folder: Path, settings: Path) -> None:
