@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,23 @@ def make(spool: ListSpool, engine: ScriptedEngine, **changes: Any) -> tuple[Daem
     return Daemon(**{**given, **changes}), published, notes
 
 
+def serve_until(
+    daemon: Daemon, done: Callable[[], bool], *, meanwhile: Callable[[], None] = lambda: None, wait_s: float = 5.0
+) -> None:
+    """Serves in a thread until ``done()``, or as long as is waited for it, and then stops the daemon."""
+    thread = threading.Thread(target=daemon.serve)
+    thread.start()
+    meanwhile()
+    for _ in range(round(wait_s / 0.01)):
+        if done():
+            break
+        threading.Event().wait(0.01)
+    daemon.stop.set()
+    daemon.wake.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize(
     "error", [TuningError("nothing ran"), InputError("no such key"), MissingPartError("no compiler; install gcc")]
 )
@@ -207,16 +224,7 @@ def test_serving_recovers_first_and_stops_when_told_with_every_spec_served() -> 
     spool = ListSpool(["one", "two"])
     engine = ScriptedEngine()
     daemon, published, notes = make(spool, engine)
-    thread = threading.Thread(target=daemon.serve)
-    thread.start()
-    for _ in range(500):
-        if len(spool.done) == 2:
-            break
-        threading.Event().wait(0.01)
-    daemon.stop.set()
-    daemon.wake.set()
-    thread.join(5)
-    assert not thread.is_alive()
+    serve_until(daemon, lambda: len(spool.done) == 2)
     assert spool.recovered == 1
     assert spool.done == {"one": "job-one", "two": "job-two"}
     assert (notes[0], notes[-1]) == ("READY=1", "STOPPING=1")
@@ -236,18 +244,13 @@ def test_status_shows_the_running_job_with_its_progress() -> None:
 def test_the_alarm_clock_wakes_the_loop_before_the_poll_interval_is_over() -> None:
     spool = ListSpool()
     daemon, _, _ = make(spool, ScriptedEngine(), poll_s=30.0)
-    thread = threading.Thread(target=daemon.serve)
-    thread.start()
-    threading.Event().wait(0.05)
-    spool.incoming.append("one")
-    daemon.wake.set()
-    for _ in range(200):
-        if spool.done:
-            break
-        threading.Event().wait(0.01)
-    daemon.stop.set()
-    daemon.wake.set()
-    thread.join(5)
+
+    def drop() -> None:
+        threading.Event().wait(0.05)
+        spool.incoming.append("one")
+        daemon.wake.set()
+
+    serve_until(daemon, lambda: bool(spool.done), meanwhile=drop, wait_s=2.0)
     assert spool.done == {"one": "job-one"}
 
 
@@ -274,15 +277,7 @@ def test_a_full_disk_pauses_the_daemon_and_loses_nothing() -> None:
 
     spool, engine = FullSpool(["one", "two"]), ScriptedEngine()
     daemon, _, notes = make(spool, engine)
-    thread = threading.Thread(target=daemon.serve)
-    thread.start()
-    for _ in range(500):
-        if len(spool.done) == 2:
-            break
-        threading.Event().wait(0.01)
-    daemon.stop.set()
-    daemon.wake.set()
-    thread.join(5)
+    serve_until(daemon, lambda: len(spool.done) == 2)
     assert spool.done == {"one": "job-one", "two": "job-two"}
     assert engine.served == ["one", "two"]  # the answer of the first was not measured again
     assert "STATUS=waiting for disk space" in notes

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tuner_daemon.cli.defaults import default_budget, default_device, template_dirs
 from tuner_daemon.errors import SpecError
-from tuner_daemon.intake.specs import load_spec, templates_dir
-from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec
+from tuner_daemon.intake.specs import load_spec
+from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.settings import Settings
 from tuner_daemon.storage import companions
 from tuner_daemon.storage.results import ResultStore
@@ -22,9 +23,9 @@ def load(settings: Settings, path: Path) -> KernelSpec:
     """The spec at ``path`` with this installation's templates and defaults. Raises SpecError, KernelError."""
     return load_spec(
         path,
-        template_dirs=(*settings.template_dirs, templates_dir()),
-        default_device=DeviceRequest(settings.device.kind, settings.device.index),
-        default_budget=Budget(settings.budget.measurements, settings.budget.seconds),
+        template_dirs=template_dirs(settings),
+        default_device=default_device(settings),
+        default_budget=default_budget(settings),
     )
 
 

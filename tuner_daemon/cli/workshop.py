@@ -15,10 +15,11 @@ from typing import Any, Self
 import numpy as np
 
 from tuner_daemon.builders.preamble import preamble
+from tuner_daemon.cli.defaults import default_device, template_dirs
 from tuner_daemon.engine import Engine
 from tuner_daemon.errors import ModelError
 from tuner_daemon.intake.kernels import load_kernel
-from tuner_daemon.intake.specs import available_templates, templates_dir
+from tuner_daemon.intake.specs import available_templates
 from tuner_daemon.interfaces import Builder, CostModel, Proposer, Runner
 from tuner_daemon.learning.cost import LearnedCostModel, load_prior
 from tuner_daemon.learning.policy import Policy, load_policy
@@ -133,11 +134,6 @@ class Workshop:
         return load_kernel(available_templates(template_dirs(self.settings))[name])
 
 
-def template_dirs(settings: Settings) -> tuple[Path, ...]:
-    """Where families are looked up: the site's folders first, then those that ship."""
-    return (*settings.template_dirs, templates_dir())
-
-
 def open_station(settings: Settings, request: DeviceRequest) -> Station:
     """Starts the runner and compile pool of a device. Raises MissingPartError."""
     return _STATIONS[request.kind](settings, request)
@@ -216,8 +212,8 @@ def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> N
     from tuner_daemon.records.task import Task
 
     with Workshop(settings) as workshop:
-        device = DeviceRequest(settings.device.kind, settings.device.index)
-        for item in load_plan(plan, template_dirs=template_dirs(settings), default_device=device):
+        planned = load_plan(plan, template_dirs=template_dirs(settings), default_device=default_device(settings))
+        for item in planned:
             with workshop.lease(item.spec.device, _wait):
                 parts = workshop.parts_for(item.spec.device)
                 space = ParamSpace(item.spec.kernel, item.spec.problem)

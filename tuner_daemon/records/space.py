@@ -144,10 +144,6 @@ class ParamSpace:
         """Up to n distinct valid configurations, uniformly."""
         return self._configs(self._sample(n, rng))
 
-    def sample_indices(self, n: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """(m, d) what ``sample`` gives, as positions of values."""
-        return self._sample(n, rng).astype(np.int32)
-
     def neighbours(self, config: Config, rng: np.random.Generator, n: int, *, changes: int = 2) -> list[Config]:
         """Up to n distinct valid configurations that differ from config in at least one and at most ``changes``
         parameters. Where there are more than n, each number of changes is about as likely as any other."""

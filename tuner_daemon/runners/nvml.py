@@ -89,10 +89,6 @@ class Nvml:
     def library(self) -> Any:
         return self._nvml
 
-    @property
-    def hung(self) -> bool:
-        return self._hung
-
     def uuids(self) -> list[str]:
         """Of every GPU, in NVML's order."""
         nvml = self._nvml
