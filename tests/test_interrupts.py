@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.test_main_job import BAD, GOOD, TUNERD, job
+from tests.waiting import wait_until
 from tuner_daemon.cli.interrupts import stop_on_signals
 from tuner_daemon.errors import JobInterruptedError
 
@@ -40,13 +40,6 @@ def start(tmp_path: Path, source: str) -> subprocess.Popen[str]:
     settings.write_text(f'state_dir = "{tmp_path / "state"}"\n[device]\nkind = "cpu"\n')
     command = [*TUNERD, "tune", str(job(tmp_path / "job", source, seconds=60)), "--settings", str(settings)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-
-def wait_until(happened: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def test_ctrl_c_ends_with_one_line_and_what_was_measured_is_in_the_log(tmp_path: Path) -> None:
@@ -80,5 +73,5 @@ def test_a_second_ctrl_c_does_not_wait_for_the_candidate(tmp_path: Path) -> None
     _, said = process.communicate(timeout=30)
     assert time.monotonic() - began_s < 3.0
     assert (process.returncode, "ended at once" in said) == (1, True)
-    psutil.wait_procs(children, timeout=3)
-    assert not any(child.is_running() for child in children)
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive

@@ -16,6 +16,7 @@ import pytest
 
 from tests.builds import CONFIGS, artifact, needs_nvrtc, one, refusal
 from tests.fakes import KERNEL_C, KERNEL_CU, spec_for, vector_add_kernel
+from tests.waiting import wait_until
 from tuner_daemon.builders.cache import BuildCache, Compiled, Rejected
 from tuner_daemon.builders.compiling import Compilation, CompileUnit, CompilingBuilder, Decided
 from tuner_daemon.builders.gcc import GccBuilder
@@ -54,13 +55,6 @@ def fake_gcc(tmp_path: Path) -> FakeGcc:
 
 def sleepers(marker: str) -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"]) if marker in (p.info["cmdline"] or [])]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_missing_compiler_says_what_to_do(cache: BuildCache, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.contracts import SLEEP_S, N, RunnerContract, affine_kernel
 from tests.fakes_runner import FakeBuilder, FakeRunner
+from tests.waiting import wait_until
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.gcc import GccBuilder
 from tuner_daemon.errors import ClockError, DeviceError, KernelError, MissingPartError
@@ -118,11 +119,10 @@ class TestCpuRunner(RunnerContract):
     def test_nothing_that_a_hanging_candidate_started_outlives_it(
         self, runner: Runner, builder: Builder, task: Task
     ) -> None:
-        before = sleeping()
+        assert not sleeping()
         ran = runner.run(task, self.artifact(builder, task, "hang"), self.effort(timeout_s=self.too_long_s))
         assert isinstance(ran, Failure)
-        assert sleeping() == before == []
-        assert workers() == []
+        wait_until(lambda: not sleeping() and not workers())
 
     def test_killing_the_process_group_alone_would_leave_something(
         self, runner: Runner, builder: Builder, task: Task, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +142,7 @@ class TestCpuRunner(RunnerContract):
         for pid, mark in killed:
             kill_tree(pid, mark)
         assert left
-        assert not [p for p in sleeping() if p.status() != psutil.STATUS_ZOMBIE]
+        wait_until(lambda: not sleeping())
 
     def test_a_candidate_that_wrote_out_of_bounds_is_not_trusted_with_the_worker(
         self, runner: Runner, builder: Builder, task: Task
