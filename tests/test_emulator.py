@@ -93,9 +93,10 @@ def numbers(count: int) -> NDArray[np.int32]:
     return np.arange(count, dtype=np.int32)
 
 
-def test_threads_know_their_place_in_three_dimensions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("-DUSE_UCONTEXT",)], ids=["own", "ucontext"])
+def test_threads_know_their_place_in_three_dimensions(tmp_path: Path, options: tuple[str, ...]) -> None:
     body = "out[t] = 100 * threadIdx.z + 10 * threadIdx.y + threadIdx.x + 1000 * blockDim.z + gridDim.x;"
-    out = ran(tmp_path, numbers(24), body, x=4, y=3, z=2)
+    out = ran(tmp_path, numbers(24), f"__syncthreads(); {body}", *options, x=4, y=3, z=2)
     assert out.reshape(2, 3, 4)[1, 2, 3] == 2124
     assert out.reshape(2, 3, 4)[0, 2, 1] == 2022
 
@@ -163,6 +164,13 @@ def test_threads_run_as_far_apart_as_barriers_allow(tmp_path: Path) -> None:
     assert np.array_equal(right, 63 - numbers(64))
     wrong = ran(tmp_path / "w", numbers(64), body.replace("{barrier}", ""), x=64, shared_bytes=256)
     assert np.array_equal(wrong[:32], [-1] * 32)  # what shared memory holds at first
+
+
+def test_a_kernel_may_name_its_parts_as_it_likes(tmp_path: Path) -> None:
+    """X, Y and Z are macros here, too."""
+    before = "struct Block { int count; }; template <int T> int call(int given) { return given * T; } int run, lane;"
+    out = ran(tmp_path, numbers(32), "Block block{call<X>(given[t])}; out[t] = block.count;", before=before)
+    assert np.array_equal(out, 32 * numbers(32))
 
 
 def test_blocks_share_atomics_and_run_in_either_order(tmp_path: Path) -> None:
