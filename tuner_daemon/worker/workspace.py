@@ -88,16 +88,14 @@ class Slot:
     def output(self, array: Array) -> HostArray:
         return kept.stored(self.buffers[array.name], array)
 
-    def changed_input(self) -> str | None:
-        """Name of an input whose contents are no longer those written."""
-        if self.holds is None:
-            return None
-        names = [a.name for a in self._arrays if a.kind == "input"]
-        return kept.changed(self._checks, [self.holds[n] for n in names], [self.buffers[n] for n in names])
-
-    def broken_guard(self) -> str | None:
-        """Where a guard band was written to, in words."""
-        return broken_guard(self._checks, [self])
+    def seen(self, expected: Sequence[Kept] = ()) -> Seen:
+        """What a launch has left in it."""
+        inputs = [a.name for a in self._arrays if a.kind == "input" and self.holds is not None]
+        given = [(self.holds[name], self.buffers[name]) for name in inputs if self.holds is not None]
+        outputs = [(k, self.buffers[k.array.name]) for k in expected]
+        found = kept.examine(self._checks, outputs, given, list(self.buffers.values()))
+        changed = next((name for name, same in zip(inputs, found.same, strict=True) if not same), None)
+        return Seen(found.sums, changed, first_broken(self.buffers, found.guards))
 
     def heal(self) -> None:
         """After a candidate that wrote where it must not."""
@@ -106,11 +104,25 @@ class Slot:
             buffer.restore_guards()
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a launch has left in a slot: sums of each expected output, the first input that it changed, and the first
+    guard band that it wrote to, in words."""
+
+    sums: list[Sums]
+    changed_input: str | None
+    broken_guard: str | None
+
+
 def broken_guard(checks: Checks | None, slots: Sequence[Slot]) -> str | None:
     """Where a guard band of any of the slots was written to, in words."""
-    buffers = [item for slot in slots for item in slot.buffers.items()]
-    broken = kept.broken_guards(checks, [buffer for _, buffer in buffers])
-    for (name, _), (before, after) in zip(buffers, broken, strict=True):
+    named = [item for slot in slots for item in slot.buffers.items()]
+    found = kept.examine(checks, [], [], [buffer for _, buffer in named])
+    return first_broken([name for name, _ in named], found.guards)
+
+
+def first_broken(names: Iterable[str], bands: Sequence[tuple[int, int]]) -> str | None:
+    for name, (before, after) in zip(names, bands, strict=True):
         if before or after:
             return f"{name}: {before} bytes before the start" if before else f"{name}: {after} bytes past the end"
     return None
@@ -227,10 +239,12 @@ class _Reference:
             self._device.launch(loaded.bind(self._slot.passed(self._problem.reference_arguments)))
         finally:
             loaded.unload()
-        broken, changed = self._slot.broken_guard(), self._slot.changed_input()
-        if broken or changed:
+        seen = self._slot.seen()
+        if seen.broken_guard or seen.changed_input:
             raise ReferenceFailedError(
-                f"the reference wrote outside of {broken}" if broken else f"it changed {changed}"
+                f"the reference wrote outside of {seen.broken_guard}"
+                if seen.broken_guard
+                else f"it changed {seen.changed_input}"
             )
         return {a.name: self._keep(a, self._slot.buffers[a.name]) for a in self._outputs}
 
