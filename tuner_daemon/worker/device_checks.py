@@ -93,9 +93,7 @@ class DeviceChecks:
         ]
         self._device.launch(*calls)
         seen = partials.read(8 * starts[-1]).view(np.uint64)
-        return [
-            seen[begin:end].reshape(shape) for begin, end, shape in zip(starts, starts[1:], shapes, strict=False)
-        ]
+        return [seen[begin:end].reshape(shape) for begin, end, shape in zip(starts, starts[1:], shapes, strict=False)]
 
     def _kernel(self, entry: str) -> Loaded:
         if entry not in self._loaded:

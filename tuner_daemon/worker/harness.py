@@ -209,13 +209,15 @@ class Aim:
     def is_behind(self, launch_s: float) -> bool:
         return launch_s > max(LONG_LAUNCH_S, BEHIND * self.beat_s)
 
+    def is_settled(self, checked_s: Sequence[float]) -> bool:
+        """Whether more launches would tell nothing that matters."""
+        return self.is_hopeless(min(checked_s)) or (len(checked_s) > 1 and self.is_behind(min(checked_s)))
 
-def _measure(
-    trial: Trial, aim: Aim, stop_at: float, note: Note, at_edge: Callable[[], None]
-) -> dict[str, Any]:
+
+def _measure(trial: Trial, aim: Aim, stop_at: float, note: Note, at_edge: Callable[[], None]) -> dict[str, Any]:
     checks = trial.verification
     note(0, "checking")
-    checks.before(enough=lambda: aim.known or aim.is_hopeless(checks.first_launch_s))
+    checks.before(enough=lambda: aim.known or aim.is_settled(checks.checked_s))
     if aim.is_hopeless(checks.first_launch_s):
         return _timing(trial, checks.checked_s)
     if not aim.known:

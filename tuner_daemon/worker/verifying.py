@@ -67,7 +67,10 @@ class Verification:
         sets = workspace.sets
         alike = [number for number, s in enumerate(sets) if s.alike]
         self._unseen = int(self._rng.choice(alike)) if len(alike) > 1 else None
-        self._seen = [int(n) for n in self._rng.permutation(len(sets)) if n != self._unseen]
+        drawn = [int(n) for n in self._rng.permutation(len(sets)) if n != self._unseen]
+        # Without zeros, which may be faster to compute with: the launches that are timed, and the first of all.
+        self._timed_sets = [n for n in drawn if sets[n].alike] or drawn
+        self._seen = [self._timed_sets[0], *(n for n in drawn if n != self._timed_sets[0])]
         self._looking_s = self._timed_s = 0.0
         self._looked = False
         self._used: set[Slot] = set()
@@ -78,10 +81,11 @@ class Verification:
         return min(self.checked_s, default=math.inf)
 
     def placed(self, position: int) -> tuple[int, Slot]:
-        """A slot that holds a set which the candidate has seen (counted round and round), and the slot's index."""
-        position %= len(self._seen)
+        """A slot that holds a set to be timed on, which the candidate has seen, and the slot's index. Both are counted
+        round and round."""
         index = position % len(self._workspace.slots)
-        slot = self._workspace.place(self._seen[position], self._workspace.slots[index])
+        number = self._timed_sets[position % len(self._timed_sets)]
+        slot = self._workspace.place(number, self._workspace.slots[index])
         self._used.add(slot)
         return index, slot
 

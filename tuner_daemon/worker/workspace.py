@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuner_daemon.worker import arrays, inputs, kept
 from tuner_daemon.worker.arrays import HostArray
-from tuner_daemon.worker.checking import tolerance
+from tuner_daemon.worker.checking import Sums, tolerance
 from tuner_daemon.worker.device import Buffer, Device, Loaded, NoMemoryError, RefusedError
 from tuner_daemon.worker.inputs import DRAWS, FEW_DRAWS, Draw
 from tuner_daemon.worker.kept import Checks, DeviceKept, HostKept, Kept, as_bytes
