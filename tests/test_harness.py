@@ -130,3 +130,16 @@ class TestWarmth:
         warmth.begin()
         warmth.end()
         assert warmth.left_s() == pytest.approx(0.04)
+
+
+def test_launches_in_a_row_have_buffers_of_their_own(tmp_path: Path) -> None:
+    """As many as the caches could hold, and no more than there are launches."""
+    device, candidate = CountingDevice(1e-5), random_candidate(tmp_path)
+    device.short_s = 2e-5
+    for rotation_bytes, slots in [(0, 3), (5 * 32, 5), (1 << 20, 4)]:
+        device.rotation_bytes = rotation_bytes
+        workspaces = prepared(device, candidate)
+        effort = {"samples": 3, "drop_above_s": None, "timeout_s": 60.0}
+        reply = harness.run(workspaces, device, candidate, effort, lambda *_: None)
+        assert reply["outcome"] == "ok"
+        assert len(workspaces.of(candidate.problem).slots) == min(slots, 4), "four in a row"

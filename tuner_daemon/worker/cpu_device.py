@@ -156,6 +156,7 @@ class CpuDevice:
     """Runs candidates in this very process: see ``fragile``."""
 
     short_s = 0.0  # a call costs less than a microsecond and the clock is as fine: no batches
+    rotation_bytes = 0
     fragile = True
 
     def __init__(self, index: int) -> None:

@@ -215,6 +215,7 @@ class CudaDevice:
         self._index = index
         self._attributes = _attributes(self._device)
         self._flush_bytes = int(max(2 * self._attributes["l2_bytes"], _LEAST_FLUSH_BYTES))
+        self.rotation_bytes = self._flush_bytes
         self._flush = cuda.mem_alloc(self._flush_bytes)
         self._began, self._ended = cuda.Event(), cuda.Event()
         self._warmth = Warmth(_WARM_UP_S, _PAUSE_S)

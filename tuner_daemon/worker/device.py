@@ -86,6 +86,7 @@ class Device(Protocol):
     """Raises RefusedError, BrokenError or NoMemoryError; a driver's own errors do not leave the implementation."""
 
     short_s: float  # launches shorter than this are timed in batches
+    rotation_bytes: int  # that launches in a row must touch for none to find anything in the caches
     fragile: bool  # a write out of bounds may have damaged this very process
 
     def warm_up(self) -> None:

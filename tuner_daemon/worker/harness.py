@@ -1,8 +1,9 @@
 """Check, time, check again: what is done to one candidate, or to several that race.
 
 Cold times: before every sample the outputs are poisoned, inout arguments restored and the caches flushed, and the
-buffers rotate. Launches shorter than the device's ``short_s`` are timed several at a time over rotating buffers
-(never where an argument is inout: it would accumulate), so that launch overhead is not what is ranked.
+buffers rotate. Launches shorter than the device's ``short_s`` are timed several at a time (never where an argument is
+inout: it would accumulate), so that launch overhead is not what is ranked; each on buffers of its own, as many as it
+takes for none to be found in the caches again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ BEHIND = 1.05  # times the time to beat: what a long launch is told from by the 
 TIME_SHARE = 0.5  # of the time limit; sampling stops there with what it has
 RACE_TIME_SHARE = 0.8
 LONGEST_BATCH = 32
+LAST_CHECKED = 3  # of the slots that the last sample used
 
 
 class Trial:
@@ -43,12 +45,13 @@ class Trial:
 
     def __init__(self, device: Device, workspace: Workspace, candidate: Candidate) -> None:
         self._device, self._workspace, self._candidate = device, workspace, candidate
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[Slot, Call] = {}
         self._batch = 1
+        self._rng = np.random.default_rng()
         self.warm_median_s: float | None = None
         self.device_s = 0.0  # of work that this candidate has given to the device
         self._last: list[Slot] = []
-        self.verification = Verification(device, workspace, self._call_on, partial(self._time, cold=True))
+        self.verification = Verification(device, workspace, self._call, partial(self._time, cold=True))
         self._loaded = on_device(lambda: device.load(candidate.program))
         if workspace.sets:
             fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
@@ -70,9 +73,9 @@ class Trial:
         count."""
         checks = self.verification
         times = list(checks.checked_s) if checks.first_launch_s > LONG_LAUNCH_S else []
-        index, slot = checks.placed(0)
+        slot = checks.placed(0)
         slot.reset()
-        calls = [self._call(index)]
+        calls = [self._call(slot)]
         while len(times) < WARM_LAUNCHES:
             times.append(self._time(calls, cold=False))
             if times[-1] > SLOW_LAUNCH_S:
@@ -85,18 +88,18 @@ class Trial:
         calls: list[Call] = []
         self._last = []
         for offset in reversed(range(self._batch)):
-            index, slot = self.verification.placed(number + offset % len(self._workspace.slots))
+            slot = self.verification.placed(number + offset)
             if offset < len(self._workspace.slots):
                 slot.reset()
                 self._last.append(slot)
-            calls.append(self._call(index))
+            calls.append(self._call(slot))
         launch_s = max(self._time(calls, cold=True), 1e-9)
         self.verification.look(self._last, launch_s * len(calls))
         return launch_s
 
     def check_last(self, *, thorough: bool = True) -> None:
-        """What the last timed launches left, and then once more as ``Verification.after`` says."""
-        for slot in self._last:
+        """What some of the last timed launches left, and then once more as ``Verification.after`` says."""
+        for slot in self._rng.permutation(np.array(self._last, dtype=object))[:LAST_CHECKED]:
             self.verification.verify(slot)
         self.verification.after(in_a_row=self.in_a_row, thorough=thorough)
 
@@ -115,19 +118,16 @@ class Trial:
         self.device_s += launch_s * len(calls)
         return launch_s
 
-    def _call_on(self, slot: Slot) -> Call:
-        return self._call(self._workspace.every_slot.index(slot))
-
-    def _call(self, index: int) -> Call:
-        if index not in self._calls:
-            arguments = self._workspace.every_slot[index].passed(self._candidate.problem.arguments)
-            self._calls[index] = self._loaded.bind(arguments)
-        return self._calls[index]
+    def _call(self, slot: Slot) -> Call:
+        if slot not in self._calls:
+            self._calls[slot] = self._loaded.bind(slot.passed(self._candidate.problem.arguments))
+        return self._calls[slot]
 
     def _choose_batch(self, launch_s: float) -> None:
         accumulates = any(a.kind == "inout" for a in self._candidate.problem.arrays)
         if launch_s < self._device.short_s and not accumulates:
             self._batch = min(LONGEST_BATCH, max(2, math.ceil(2 * self._device.short_s / max(launch_s, 1e-6))))
+            self._workspace.widen(self._batch)
 
 
 def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note) -> Any:

@@ -80,14 +80,13 @@ class Verification:
         """The shortest of the launches that were checked."""
         return min(self.checked_s, default=math.inf)
 
-    def placed(self, position: int) -> tuple[int, Slot]:
-        """A slot that holds a set to be timed on, which the candidate has seen, and the slot's index. Both are counted
-        round and round."""
+    def placed(self, position: int) -> Slot:
+        """A slot, counted round and round, with a set to be timed on, which the candidate has seen: always the same."""
         index = position % len(self._workspace.slots)
-        number = self._timed_sets[position % len(self._timed_sets)]
+        number = self._timed_sets[index % len(self._timed_sets)]
         slot = self._workspace.place(number, self._workspace.slots[index])
         self._used.add(slot)
-        return index, slot
+        return slot
 
     def before(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Sets that it may see, until ``enough()``. The second and every other one lies where the one before it lay,

@@ -2,8 +2,9 @@
 
 Input sets: see ``inputs``; seven where arrays are small or the reference takes a few milliseconds, otherwise three, and
 one where no input is random. Constants are filled once, when a program is loaded, and so are the same in every set.
-Up to three sets lie on the device at a time, in slots that timing rotates through; a spare one, where there is room,
-is for checks at addresses that a candidate has not seen. What slots are filled from and compared with lies on the
+Up to three sets lie on the device at a time, in slots that timing rotates through (more where launches are so short
+that they are timed in a row); a spare one, where there is room, is for checks at addresses that a candidate has not
+seen. What slots are filled from and compared with lies on the
 device as well, if it can compare by itself, up to half of its free memory.
 """
 
@@ -142,6 +143,12 @@ class Workspace:
         wanted = min(MAX_SLOTS, max(1, len(self.sets) - 1), fitting)
         self.slots += [Slot(device, problem, checks) for _ in range(wanted - 1)]
         self.spare = Slot(device, problem, checks) if fitting > wanted else None
+
+    def widen(self, launches: int) -> None:
+        """Adds slots until so many launches in a row find nothing in the caches, as far as memory allows."""
+        slot_bytes = max(1, sum(arrays.nbytes(a) for a in self.problem.arrays))
+        wanted = min(launches, -(-self.device.rotation_bytes // slot_bytes), len(self.slots) + self._fitting() - 1)
+        self.slots += [Slot(self.device, self.problem, self.checks) for _ in range(wanted - len(self.slots))]
 
     def loaded(self, number: int) -> tuple[int, Slot]:
         """The slot that holds input set ``number`` (counted round and round), and its index."""
