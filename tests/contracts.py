@@ -294,7 +294,7 @@ class RunnerContract:
         self, runner: Runner, builder: Builder, task: Task, behaviour: str
     ) -> None:
         artifacts = [self.artifact(builder, task, name) for name in ("right", behaviour, "also_right")]
-        timeout_s = self.too_long_s if behaviour == "hang" else self.long_enough_s
+        timeout_s = 4 * self.too_long_s if behaviour == "hang" else self.long_enough_s
         first, bad, last = runner.race(task, artifacts, 4, timeout_s)
         assert isinstance(bad, Failure)
         assert bad.outcome is BEHAVIOURS[behaviour]
