@@ -210,14 +210,15 @@ class Aim:
         return launch_s > max(LONG_LAUNCH_S, BEHIND * self.beat_s)
 
     def is_settled(self, checked_s: Sequence[float]) -> bool:
-        """Whether more launches would tell nothing that matters."""
-        return self.is_hopeless(min(checked_s)) or (len(checked_s) > 1 and self.is_behind(min(checked_s)))
+        """Whether more launches before timing would tell nothing that matters."""
+        behind = self.is_behind(min(checked_s))
+        return self.is_hopeless(min(checked_s)) or (len(checked_s) > 1 if behind else self.known)
 
 
 def _measure(trial: Trial, aim: Aim, stop_at: float, note: Note, at_edge: Callable[[], None]) -> dict[str, Any]:
     checks = trial.verification
     note(0, "checking")
-    checks.before(enough=lambda: aim.known or aim.is_settled(checks.checked_s))
+    checks.before(enough=lambda: aim.is_settled(checks.checked_s))
     if aim.is_hopeless(checks.first_launch_s):
         return _timing(trial, checks.checked_s)
     if not aim.known:
