@@ -102,14 +102,13 @@ class Place:
                 self.best_s = min(self.best_s or row.ran.median_s, row.ran.median_s)
             on_each(row)
 
-        proposals = {p.config.key: p for p in batch}
+        proposals, before = {p.config.key: p for p in batch}, len(self.done)
         self._follow_baseline(proposals, built, seen)
         items = [item for item in built if item.config.key in proposals and item.config.key not in self.done]
-        if not items:
-            return 0
-        rows = self.bench.measure(Building(proposals, iter(items)), self._effort, 0, seen, stop)
-        self.done |= {row.ran.config.key for row in rows}
-        return len(rows)
+        if items:
+            rows = self.bench.measure(Building(proposals, iter(items)), self._effort, 0, seen, stop)
+            self.done |= {row.ran.config.key for row in rows}
+        return len(self.done) - before
 
     def _follow_baseline(
         self,
