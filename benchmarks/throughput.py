@@ -33,12 +33,12 @@ from tuner_daemon.builders.preamble import preamble
 from tuner_daemon.cli.workshop import Workshop
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building
+from tuner_daemon.plan import DEFAULT_PLAN
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.measurement import Measurement, Outcome, Proposal, Timing
 from tuner_daemon.records.space import Config, ParamSpace
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.records.task import Task
-from tuner_daemon.session import DEFAULT_PLAN
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS: Mapping[str, Problem] = {"cuda": matmul(4096, 4096, 4096), "cpu": matmul(128, 128, 128)}
