@@ -58,4 +58,5 @@ def inputs(problem: Mapping[str, Value], rng: np.random.Generator) -> dict[str, 
 def expected(problem: Mapping[str, Value], inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
     rows = np.repeat(np.arange(int(problem["rows"])), np.diff(inputs["offsets"]))
     products = inputs["values"].astype(np.float64) * inputs["x"].astype(np.float64)[inputs["columns"]]
-    return {"y": np.bincount(rows, weights=products, minlength=int(problem["rows"]))}
+    sums = np.bincount(rows, weights=products, minlength=int(problem["rows"]))
+    return {"y": sums.astype(np.float64)}
