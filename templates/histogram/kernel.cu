@@ -43,16 +43,17 @@ __device__ __forceinline__ T load(const T *from) {
 #endif
 }
 
-// The counters that a thread uses, and the run of equal keys that it has not entered there yet.
+// The counters that a thread uses, and the run of equal keys that it has not entered there yet. One more counter than
+// there are bins is for other keys: counting these takes less time than asking whether to.
 struct Counters {
-    int *first;    // of bin 0
-    int distance;  // to the next bin
-    unsigned bins;
+    int *first;     // of bin 0
+    int distance;   // to the next bin
+    unsigned bins;  // whose counter is the one for other keys
     int run_key = -1, run = 0;
 
     __device__ Counters(int *totals, int bins, int copies) : first(totals), distance(1), bins(bins) {
 #if defined(PRIVATE_WARP)
-        first = reinterpret_cast<int *>(shared_storage) + (int)threadIdx.x / 32 % copies * bins;
+        first = reinterpret_cast<int *>(shared_storage) + (int)threadIdx.x / 32 % copies * (bins + 1);
 #elif defined(PRIVATE_LANE)
         first = reinterpret_cast<int *>(shared_storage) + (int)threadIdx.x % 32 % copies;
         distance = copies;
@@ -62,7 +63,7 @@ struct Counters {
     }
 
     __device__ __forceinline__ void enter(int key, int count) {
-        if ((unsigned)key < bins) atomicAdd(first + key * distance, count);
+        atomicAdd(first + (int)min((unsigned)key, bins) * distance, count);
     }
 
     __device__ __forceinline__ void count(int key) {
@@ -131,7 +132,7 @@ __device__ __forceinline__ void add_up(int *totals, int bins, int copies) {
         int copy = (int)threadIdx.x % copies;
         for (int i = 0; i < copies; ++i) {
 #ifdef PRIVATE_WARP
-            sum += shared[copy * bins + bin];
+            sum += shared[copy * (bins + 1) + bin];
 #else
             sum += shared[bin * copies + copy];
 #endif
@@ -154,9 +155,9 @@ __device__ __forceinline__ bool is_last(int *ticket) {
 
 extern "C" __global__ void __launch_bounds__(BLOCK) histogram(const int *keys, int *counts, int *totals, int *ticket,
                                                               int n, int bins) {
-    const int copies = min(COPIES, MOST_COUNTERS / bins);
+    const int copies = min(COPIES, MOST_COUNTERS / (bins + 1));
 #ifndef PRIVATE_NONE
-    clear(bins * copies);
+    clear((bins + 1) * copies);
 #endif
     Counters counters(totals, bins, copies);
     count_all(counters, keys, n);
@@ -166,5 +167,5 @@ extern "C" __global__ void __launch_bounds__(BLOCK) histogram(const int *keys, i
     if (!is_last(ticket)) return;
     __threadfence();
     for (int bin = threadIdx.x; bin < bins; bin += BLOCK) counts[bin] = atomicExch(totals + bin, 0);
-    if (threadIdx.x == 0) *ticket = 0;
+    if (threadIdx.x == 0) totals[bins] = *ticket = 0;
 }

@@ -67,6 +67,7 @@ struct Part {
     int columns;
     int first, step;
     bool aligned;
+    bool full;  // and the whole tile lies in the row
 
     __device__ __forceinline__ Pack read(int k) const {
         const int column = first + k * step;
@@ -213,7 +214,7 @@ __device__ __forceinline__ Part part_of(const float *x, float *y, int row, int c
     const size_t offset = (size_t)row * cols;
     const int lane = threadIdx.x % WIDTH;
     const int warp = tile * TILE + (int)threadIdx.x % ROW_THREADS / WIDTH * WIDTH * ITEMS;  // begins in this column
-    Part part = {x + offset, y + offset, cols, 0, 0, false};
+    Part part = {x + offset, y + offset, cols, 0, 0, false, false};
 #ifdef LAYOUT_BLOCKED
     part.first = warp + lane * ITEMS;
     part.step = VEC;
@@ -222,13 +223,20 @@ __device__ __forceinline__ Part part_of(const float *x, float *y, int row, int c
     part.step = WIDTH * VEC;
 #endif
     part.aligned = ((size_t)part.from | (size_t)part.to) % sizeof(Wide) == 0;
+    part.full = part.aligned && tile * TILE <= cols - TILE;
     return part;
 }
 
 __device__ __forceinline__ Items read(const Part &part) {
     Items items;
+    if (part.full) {
+        const float *const from = part.from + part.first;
 #pragma unroll
-    for (int k = 0; k < WORK; ++k) items.packs[k] = part.read(k);
+        for (int k = 0; k < WORK; ++k) items.packs[k].wide = load(reinterpret_cast<const Wide *>(from + k * part.step));
+    } else {
+#pragma unroll
+        for (int k = 0; k < WORK; ++k) items.packs[k] = part.read(k);
+    }
 #ifdef LAYOUT_STAGED
     turns_to_contiguous(items);
 #endif
@@ -241,8 +249,14 @@ __device__ __forceinline__ void write(const Part &part, Items &items, float befo
 #ifdef LAYOUT_STAGED
     contiguous_to_turns(items);
 #endif
+    if (part.full) {
+        float *const to = part.to + part.first;
 #pragma unroll
-    for (int k = 0; k < WORK; ++k) part.write(k, items.packs[k]);
+        for (int k = 0; k < WORK; ++k) store(reinterpret_cast<Wide *>(to + k * part.step), items.packs[k].wide);
+    } else {
+#pragma unroll
+        for (int k = 0; k < WORK; ++k) part.write(k, items.packs[k]);
+    }
 }
 
 #ifndef METHOD_LOOP

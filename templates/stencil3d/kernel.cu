@@ -7,7 +7,7 @@
 //   VEC        floats per load and store (where the rows are aligned for it)
 //   ROWS       rows per thread
 //   PLANES     planes per thread
-//   UNROLL     of the loop over them
+//   UNROLL     planes that a thread loads before it computes the first of them
 //   SIDES      where a thread's neighbours in a plane come from. global: loaded again; shuffle: those to the left and
 //              right from the threads beside it, loaded at the ends of a warp only, others loaded again; shared: the
 //              block's part of the plane and what is around it is in shared memory
@@ -15,10 +15,14 @@
 //   STORE      plain; streaming: marked as not used again
 
 constexpr int THREADS = BLOCK_X * BLOCK_Y * BLOCK_Z;
+#if defined(SIDES_SHARED)
+constexpr int WIDTH = BLOCK_X;  // threads in a row that get each other's elements
+#elif defined(SIDES_SHUFFLE)
+constexpr int WIDTH = BLOCK_X < 32 ? BLOCK_X : 32;
+#endif
 constexpr int TILE_X = BLOCK_X * VEC;
 constexpr int TILE_Y = BLOCK_Y * ROWS;
 constexpr int TILE_Z = BLOCK_Z * PLANES;
-constexpr int UNROLL_PLANES = UNROLL;  // nvcc does not expand macros in #pragma unroll
 
 #if VEC == 4
 typedef float4 Wide;
@@ -33,8 +37,11 @@ union Pack {
     float at[VEC];
 };
 
-struct Patch {  // a thread's part of a plane
+// A thread's part of a plane, and what lies beside it, as far as the thread loads that itself.
+struct Patch {
     Pack rows[ROWS];
+    Pack before, after;  // the rows before and after
+    float left[ROWS], right[ROWS];
 };
 
 extern __shared__ float4 shared_storage[];
@@ -57,13 +64,14 @@ __device__ __forceinline__ void store(T *to, T value) {
 #endif
 }
 
-// The columns and rows of a thread, some of which may lie outside.
+// The columns and rows of a thread, some of which may lie outside. WHOLE: vectors are aligned and lie inside or outside as
+// one.
+template <bool WHOLE>
 struct Column {
     const float *from;
     float *to;
     int depth, height, width;
     int row, column;  // the first of its own
-    bool whole;       // vectors may be used
 
     __device__ __forceinline__ size_t offset(int plane, int i, int j) const {
         return ((size_t)plane * height + i) * width + j;
@@ -74,36 +82,57 @@ struct Column {
     }
 
     __device__ __forceinline__ float element(int plane, int i, int j) const {
-        return inside(plane, i) && j >= 0 && j < width ? load(from + offset(plane, i, j)) : 0.0f;
+        float value = 0.0f;
+        if (inside(plane, i) && j >= 0 && j < width) value = load(from + offset(plane, i, j));
+        return value;
     }
 
     __device__ __forceinline__ Pack pack(int plane, int i) const {
         Pack result;
-        if (whole && inside(plane, i)) {
-            result.wide = load(reinterpret_cast<const Wide *>(from + offset(plane, i, column)));
-        } else {
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) result.at[v] = whole ? 0.0f : element(plane, i, column + v);
+        for (int v = 0; v < VEC; ++v) result.at[v] = WHOLE ? 0.0f : element(plane, i, column + v);
+        if (WHOLE && inside(plane, i) && column < width) {
+            result.wide = load(reinterpret_cast<const Wide *>(from + offset(plane, i, column)));
         }
         return result;
     }
 
-    __device__ __forceinline__ Patch patch(int plane) const {
+    // Without `around`: its own elements only.
+    __device__ __forceinline__ Patch patch(int plane, bool around) const {
         Patch result;
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) result.rows[r] = pack(plane, row + r);
+        const int beside = around ? plane : -1;  // a plane of zeros
+#ifdef SIDES_SHARED
+        result.before = pack(threadIdx.y == 0 ? beside : -1, row - 1);
+        result.after = pack(threadIdx.y == BLOCK_Y - 1 ? beside : -1, row + ROWS);
+#else
+        result.before = pack(beside, row - 1);
+        result.after = pack(beside, row + ROWS);
+#endif
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#ifdef SIDES_GLOBAL
+            result.left[r] = element(beside, row + r, column - 1);
+            result.right[r] = element(beside, row + r, column + VEC);
+#else
+            // One load serves both ends.
+            const bool first = threadIdx.x % WIDTH == 0, last = threadIdx.x % WIDTH == WIDTH - 1;
+            const int at = first ? column - 1 : last ? column + VEC : -1;
+            result.left[r] = result.right[r] = element(beside, row + r, at);
+#endif
+        }
         return result;
     }
 
     __device__ __forceinline__ void put(int plane, int i, const Pack &pack) const {
-        if (!inside(plane, i)) return;
         float *const place = to + offset(plane, i, column);
-        if (whole) {
-            store(reinterpret_cast<Wide *>(place), pack.wide);
+        if (WHOLE) {
+            if (inside(plane, i) && column < width) store(reinterpret_cast<Wide *>(place), pack.wide);
         } else {
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
-                if (column + v < width) store(place + v, pack.at[v]);
+                if (inside(plane, i) && column + v < width) store(place + v, pack.at[v]);
             }
         }
     }
@@ -133,17 +162,16 @@ struct Tile {
         return *reinterpret_cast<Wide *>(row(i) + threadIdx.x * VEC);
     }
 
-    __device__ __forceinline__ void fill(const Column &column, const Patch &here, int plane) const {
+    __device__ __forceinline__ void fill(const Patch &here) const {
         const int first = threadIdx.y * ROWS;
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            const int i = column.row + r;
             own(first + r) = here.rows[r].wide;
-            if (threadIdx.x == 0) row(first + r)[-1] = column.element(plane, i, column.column - 1);
-            if (threadIdx.x == BLOCK_X - 1) row(first + r)[TILE_X] = column.element(plane, i, column.column + VEC);
+            if (threadIdx.x == 0) row(first + r)[-1] = here.left[r];
+            if (threadIdx.x == BLOCK_X - 1) row(first + r)[TILE_X] = here.right[r];
         }
-        if (threadIdx.y == 0) own(-1) = column.pack(plane, column.row - 1).wide;
-        if (threadIdx.y == BLOCK_Y - 1) own(TILE_Y) = column.pack(plane, column.row + ROWS).wide;
+        if (threadIdx.y == 0) own(-1) = here.before.wide;
+        if (threadIdx.y == BLOCK_Y - 1) own(TILE_Y) = here.after.wide;
         __syncthreads();
     }
 
@@ -159,20 +187,14 @@ struct Tile {
     }
 };
 #else
-__device__ __forceinline__ Around around(const Column &column, const Patch &here, int plane, int r) {
-    const int i = column.row + r;
-    Around result;
-    result.before = r > 0 ? here.rows[r > 0 ? r - 1 : 0] : column.pack(plane, i - 1);
-    result.after = r < ROWS - 1 ? here.rows[r < ROWS - 1 ? r + 1 : r] : column.pack(plane, i + 1);
+__device__ __forceinline__ Around around(const Patch &here, int r) {
+    Around result = {r > 0 ? here.rows[r > 0 ? r - 1 : 0] : here.before,
+                     r < ROWS - 1 ? here.rows[r < ROWS - 1 ? r + 1 : r] : here.after, here.left[r], here.right[r]};
 #ifdef SIDES_SHUFFLE
-    constexpr int WIDTH = BLOCK_X < 32 ? BLOCK_X : 32;
-    result.left = __shfl_up_sync(0xffffffffu, here.rows[r].at[VEC - 1], 1, WIDTH);
-    result.right = __shfl_down_sync(0xffffffffu, here.rows[r].at[0], 1, WIDTH);
-    if (threadIdx.x % WIDTH == 0) result.left = column.element(plane, i, column.column - 1);
-    if (threadIdx.x % WIDTH == WIDTH - 1) result.right = column.element(plane, i, column.column + VEC);
-#else
-    result.left = column.element(plane, i, column.column - 1);
-    result.right = column.element(plane, i, column.column + VEC);
+    const float left = __shfl_up_sync(0xffffffffu, here.rows[r].at[VEC - 1], 1, WIDTH);
+    const float right = __shfl_down_sync(0xffffffffu, here.rows[r].at[0], 1, WIDTH);
+    if (threadIdx.x % WIDTH != 0) result.left = left;
+    if (threadIdx.x % WIDTH != WIDTH - 1) result.right = right;
 #endif
     return result;
 }
@@ -191,36 +213,49 @@ __device__ __forceinline__ Pack stencil(const Pack &below, const Pack &here, con
     return result;
 }
 
+template <bool WHOLE>
+__device__ __forceinline__ void march(const Column<WHOLE> &column, int first, float centre, float side) {
+    Patch below = column.patch(first - 1, false), here = column.patch(first, true);
+#pragma unroll 1
+    for (int group = 0; group < PLANES; group += UNROLL) {
+        Patch above[UNROLL];
+#pragma unroll
+        for (int k = 0; k < UNROLL; ++k) {
+            const int plane = group + k + 1;
+            above[k] = column.patch(first + plane, plane < PLANES);
+        }
+#pragma unroll
+        for (int k = 0; k < UNROLL; ++k) {
+#ifdef SIDES_SHARED
+            const Tile shared((group + k) % 2);
+            shared.fill(here);
+#endif
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+#ifdef SIDES_SHARED
+                const Around beside = shared.around(r);
+#else
+                const Around beside = around(here, r);
+#endif
+                const Pack result = stencil(below.rows[r], here.rows[r], above[k].rows[r], beside, centre, side);
+                column.put(first + group + k, column.row + r, result);
+            }
+            below = here;
+            here = above[k];
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     stencil3d(const float *x, float *y, int depth, int height, int width, float centre, float side) {
     const int tiles_x = (width + TILE_X - 1) / TILE_X, tiles_y = (height + TILE_Y - 1) / TILE_Y;
     const int tile = blockIdx.x;
-    Column column = {x, y, depth, height, width, 0, 0, false};
-    column.column = (tile % tiles_x * BLOCK_X + (int)threadIdx.x) * VEC;
-    column.row = tile / tiles_x % tiles_y * TILE_Y + (int)threadIdx.y * ROWS;
-    column.whole = width % VEC == 0 && ((size_t)x | (size_t)y) % sizeof(Wide) == 0 && column.column < width;
+    const int column = (tile % tiles_x * BLOCK_X + (int)threadIdx.x) * VEC;
+    const int row = tile / tiles_x % tiles_y * TILE_Y + (int)threadIdx.y * ROWS;
     const int first = tile / tiles_x / tiles_y * TILE_Z + (int)threadIdx.z * PLANES;
-
-    Patch below = column.patch(first - 1), here = column.patch(first);
-#pragma unroll UNROLL_PLANES
-    for (int k = 0; k < PLANES; ++k) {
-        const int plane = first + k;
-        const Patch above = column.patch(plane + 1);
-#ifdef SIDES_SHARED
-        const Tile shared(k % 2);
-        shared.fill(column, here, plane);
-#endif
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-#ifdef SIDES_SHARED
-            const Around beside = shared.around(r);
-#else
-            const Around beside = around(column, here, plane, r);
-#endif
-            const Pack result = stencil(below.rows[r], here.rows[r], above.rows[r], beside, centre, side);
-            column.put(plane, column.row + r, result);
-        }
-        below = here;
-        here = above;
+    if (width % VEC == 0 && ((size_t)x | (size_t)y) % sizeof(Wide) == 0) {
+        march(Column<true>{x, y, depth, height, width, row, column}, first, centre, side);
+    } else {
+        march(Column<false>{x, y, depth, height, width, row, column}, first, centre, side);
     }
 }
