@@ -87,7 +87,7 @@ struct Counters {
     __device__ __forceinline__ void finish() { enter(run_key, run); }
 };
 
-__device__ __forceinline__ void count_all(Counters &counters, const int *keys, int n) {
+__device__ __forceinline__ void count_all(Counters &counters, const int *keys, int n, int blocks) {
     const int misaligned = (size_t)keys / sizeof(int) % VEC;
     const int head = min((VEC - misaligned) % VEC, n);  // single keys at the beginning
     const int vectors = (n - head) / VEC;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void count_all(Counters &counters, const int *keys, i
     if (blockIdx.x == 0 && (int)threadIdx.x < head) counters.count(keys[threadIdx.x]);
     if (blockIdx.x == 0 && (int)threadIdx.x < tail) counters.count(keys[n - 1 - (int)threadIdx.x]);
     const Wide *const from = reinterpret_cast<const Wide *>(keys + head);
-    const int stride = (int)gridDim.x * GROUP;
+    const int stride = blocks * GROUP;
     int at = (int)blockIdx.x * GROUP + (int)threadIdx.x;
 #pragma unroll UNROLL_LOOP
     for (; at < vectors - (WORK - 1) * BLOCK; at += stride) {
@@ -144,27 +144,28 @@ __device__ __forceinline__ void add_up(int *totals, int bins, int copies) {
 #endif
 
 // Whether all other blocks have finished; the same for every thread of the block.
-__device__ __forceinline__ bool is_last(int *ticket) {
+__device__ __forceinline__ bool is_last(int *ticket, int blocks) {
     int *const last = reinterpret_cast<int *>(shared_storage);
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) *last = atomicAdd(ticket, 1) == (int)gridDim.x - 1;
+    if (threadIdx.x == 0) *last = atomicAdd(ticket, 1) == blocks - 1;
     __syncthreads();
     return *last;
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) histogram(const int *keys, int *counts, int *totals, int *ticket,
                                                               int n, int bins) {
+    const int blocks = min(BLOCKS, (n + GROUP * VEC - 1) / (GROUP * VEC));  // none without a vector per thread
     const int copies = min(COPIES, MOST_COUNTERS / (bins + 1));
 #ifndef PRIVATE_NONE
     clear((bins + 1) * copies);
 #endif
     Counters counters(totals, bins, copies);
-    count_all(counters, keys, n);
+    count_all(counters, keys, n, blocks);
 #ifndef PRIVATE_NONE
     add_up(totals, bins, copies);
 #endif
-    if (!is_last(ticket)) return;
+    if (!is_last(ticket, blocks)) return;
     __threadfence();
     for (int bin = threadIdx.x; bin < bins; bin += BLOCK) counts[bin] = atomicExch(totals + bin, 0);
     if (threadIdx.x == 0) totals[bins] = *ticket = 0;

@@ -184,6 +184,7 @@ __device__ __forceinline__ void finish(float value, float *y, float *partials, i
     if (!*last) return;
     __threadfence();
     float total = NEUTRAL;
+#pragma unroll 4
     for (int i = threadIdx.x; i < parts; i += THREADS) {
         total = combine(total, *static_cast<volatile const float *>(mine + i));
         mine[i] = 0.0f;
@@ -206,7 +207,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduction(const float *x, 
     if (row < rows && threadIdx.x % ROW_THREADS == 0) y[row] = value;
     (void)partials, (void)tickets;
 #else
-    const int parts = gridDim.x / rows;
+    (void)rows;
+    const int parts = min(SPLIT, (cols + GROUP * VEC - 1) / (GROUP * VEC));  // none without a vector per thread
     const int row = blockIdx.x / parts, part = blockIdx.x % parts;
     finish(reduce(own_share(x + (size_t)row * cols, cols, part, parts)), y, partials, tickets, row, part, parts);
 #endif

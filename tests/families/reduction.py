@@ -42,7 +42,7 @@ TUNED: dict[str, Value] = {
     "SPLIT": 4224,
     "COMBINE": "last_block",
 }
-LARGE_PROBLEM: dict[str, Value] = _problem(1, 1 << 28, "sum")
+LARGE_PROBLEM: dict[str, Value] = _problem(1, 1 << 27, "sum")
 NEEDS_BARRIER: dict[str, Value] = {"REDUCE": "shared"}
 
 

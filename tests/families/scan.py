@@ -42,7 +42,7 @@ TUNED: dict[str, Value] = {
     "REDUCE": "shuffle",
     "METHOD": "look_back_warp",
 }
-LARGE_PROBLEM: dict[str, Value] = _problem(1, 1 << 26)
+LARGE_PROBLEM: dict[str, Value] = _problem(1, 1 << 25)
 NEEDS_BARRIER: dict[str, Value] = {"REDUCE": "shared"}
 
 

@@ -40,7 +40,7 @@ TUNED: dict[str, Value] = {
     "READ_ONLY": 1,
     "MATRIX": "streaming",
 }
-LARGE_PROBLEM: dict[str, Value] = _problem(1 << 20, 1 << 20, 1 << 25)
+LARGE_PROBLEM: dict[str, Value] = _problem(1 << 19, 1 << 19, 1 << 24)
 NEEDS_BARRIER: dict[str, Value] | None = None
 
 

@@ -42,7 +42,7 @@ TUNED: dict[str, Value] = {
     "READ_ONLY": 1,
     "STORE": "streaming",
 }
-LARGE_PROBLEM: dict[str, Value] = _problem(16384, 16384)
+LARGE_PROBLEM: dict[str, Value] = _problem(8192, 8192)
 NEEDS_BARRIER: dict[str, Value] = {"SIDES": "shared"}
 
 

@@ -37,14 +37,14 @@ TUNED: dict[str, Value] = {
     "BLOCK_Y": 8,
     "BLOCK_Z": 1,
     "VEC": 4,
-    "ROWS": 2,
+    "ROWS": 1,
     "PLANES": 32,
     "UNROLL": 2,
     "SIDES": "shuffle",
     "READ_ONLY": 1,
     "STORE": "streaming",
 }
-LARGE_PROBLEM: dict[str, Value] = _problem(512, 512, 1024)
+LARGE_PROBLEM: dict[str, Value] = _problem(256, 512, 512)
 NEEDS_BARRIER: dict[str, Value] = {"SIDES": "shared"}
 
 
