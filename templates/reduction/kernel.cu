@@ -33,10 +33,10 @@ union Pack {
 extern __shared__ float4 shared_storage[];
 
 #ifdef OPERATION_MAX
-constexpr float NEUTRAL = -__builtin_inff();
+__device__ __forceinline__ float neutral() { return __int_as_float(0xff800000); }  // minus infinity
 __device__ __forceinline__ float combine(float a, float b) { return fmaxf(a, b); }
 #else
-constexpr float NEUTRAL = 0.0f;
+__device__ __forceinline__ float neutral() { return 0.0f; }
 __device__ __forceinline__ float combine(float a, float b) { return a + b; }
 #endif
 
@@ -120,7 +120,7 @@ __device__ __forceinline__ float own_share(const float *row, int cols, int part,
     const int tail = cols - head - vectors * VEC;  // and at the end
     Pack total;
 #pragma unroll
-    for (int i = 0; i < VEC; ++i) total.at[i] = NEUTRAL;
+    for (int i = 0; i < VEC; ++i) total.at[i] = neutral();
     if (part == 0 && lane < head) total.at[0] = row[lane];
     if (part == 0 && lane < tail) total.at[0] = combine(total.at[0], row[cols - 1 - lane]);
 #ifdef ORDER_BLOCKED
@@ -183,7 +183,7 @@ __device__ __forceinline__ void finish(float value, float *y, float *partials, i
     __syncthreads();
     if (!*last) return;
     __threadfence();
-    float total = NEUTRAL;
+    float total = neutral();
 #pragma unroll 4
     for (int i = threadIdx.x; i < parts; i += THREADS) {
         total = combine(total, *static_cast<volatile const float *>(mine + i));
@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduction(const float *x, 
                                                                 int rows, int cols) {
 #ifdef COMBINE_NONE
     const int row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS;
-    float value = NEUTRAL;
+    float value = neutral();
     if (row < rows) value = own_share(x + (size_t)row * cols, cols, 0, 1);
     value = reduce(value);
     if (row < rows && threadIdx.x % ROW_THREADS == 0) y[row] = value;
