@@ -8,8 +8,8 @@
 //   WORK     vectors that a thread loads before it counts the first of them
 //   UNROLL   of the loop over such groups of loads
 //   PRIVATE  where keys are counted. none: in `totals`; otherwise in COPIES sets of counters per block, as many as fit
-//            96 KiB of shared memory; warp: a set is shared by every COPIES-th warp; lane: by every COPIES-th lane of all
-//            warps, and the counters of one bin lie side by side, in banks of their own
+//            96 KiB of shared memory; warp: a set is shared by every COPIES-th warp; lane: by every COPIES-th lane of
+//            all warps, and the counters of one bin lie side by side, in banks of their own
 //   LOAD     plain; read_only: through the read-only path; streaming: marked as not used again
 //   MERGE    1: equal keys that follow each other in a thread are counted in a register first
 

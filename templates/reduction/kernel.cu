@@ -4,7 +4,8 @@
 // ROWS rows share a block of threads; ROW_THREADS threads work on one row. With SPLIT > 1 it is the other way round: up
 // to SPLIT blocks share a row.
 //
-//   VEC      floats per load; what comes before the first aligned address of a row, and after the last, is loaded singly
+//   VEC      floats per load; what comes before the first aligned address of a row, and after the last, is loaded
+//            singly
 //   WORK     vectors that a thread loads before it adds the first of them
 //   UNROLL   of the loop over such groups of loads
 //   LOAD     plain; read_only: through the read-only path; streaming: marked as not used again
@@ -89,8 +90,8 @@ __device__ __forceinline__ void add(Pack &total, const Pack &pack) {
     for (int i = 0; i < VEC; ++i) total.at[i] = combine(total.at[i], pack.at[i]);
 }
 
-// Adds vectors first + lane, first + lane + ROW_THREADS, … of each group of GROUP, and of every group `stride` vectors
-// further, below `end`.
+// Adds vectors first + lane, first + lane + ROW_THREADS, … of each group of GROUP, and of every group `stride`
+// vectors further, below `end`.
 __device__ __forceinline__ void add_vectors(Pack &total, const Wide *vectors, int first, int end, int stride) {
     int at = first + (int)threadIdx.x % ROW_THREADS;
 #pragma unroll UNROLL_LOOP
@@ -172,7 +173,8 @@ __device__ __forceinline__ void finish(float value, float *y, float *partials, i
     tickets[row] = 0;
 }
 #elif defined(COMBINE_LAST_BLOCK)
-__device__ __forceinline__ void finish(float value, float *y, float *partials, int *tickets, int row, int part, int parts) {
+__device__ __forceinline__ void finish(float value, float *y, float *partials, int *tickets, int row, int part,
+                                       int parts) {
     float *const mine = partials + (size_t)row * parts;
     int *const last = reinterpret_cast<int *>(shared_storage);
     __syncthreads();  // the reduction has been read
@@ -187,7 +189,6 @@ __device__ __forceinline__ void finish(float value, float *y, float *partials, i
 #pragma unroll 4
     for (int i = threadIdx.x; i < parts; i += THREADS) {
         total = combine(total, *static_cast<volatile const float *>(mine + i));
-        mine[i] = 0.0f;
     }
     total = reduce(total);
     if (threadIdx.x == 0) {

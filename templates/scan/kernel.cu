@@ -1,20 +1,20 @@
 // y[rows, cols] = inclusive prefix sums of x over the last axis, float32, row-major, for any rows, cols >= 1.
 //
-// ROWS rows share a block of threads; ROW_THREADS threads scan a tile of ROW_THREADS * VEC * WORK elements of one row at a
-// time. A warp (or all threads of a row, if those are fewer) has a contiguous part of the tile.
+// ROWS rows share a block of threads; ROW_THREADS threads scan a tile of ROW_THREADS * VEC * WORK elements of one row
+// at a time. A warp (or all threads of a row, if those are fewer) has a contiguous part of the tile.
 //
 //   VEC     floats per load and store (where the rows are aligned for it)
 //   WORK    vectors per thread
 //   LOAD, STORE  plain; streaming: marked as not used again
 //   LAYOUT  of a warp's part. striped: its threads have vectors in turns, and it scans WORK times; blocked: a thread's
-//           elements are contiguous in memory; staged: they are, but come and go through shared memory, and global memory is
-//           read and written in turns
+//           elements are contiguous in memory; staged: they are, but come and go through shared memory, and global
+//           memory is read and written in turns
 //   PAD     words that are left out after each 32 of those in shared memory
 //   REDUCE  how the threads of a row combine: warp shuffles, or doubling distances in shared memory
-//   METHOD  what comes before a tile. loop: a block goes along its rows and knows; look_back: each tile has a block, which
-//           adds up what the tiles before it have published: their own sums, or, as far as those are known, the sum of
-//           everything up to their end (D. Merrill, M. Garland: Single-pass parallel prefix scan with decoupled look-back,
-//           2016); one thread looks at one tile at a time, or a warp at 32
+//   METHOD  what comes before a tile. loop: a block goes along its rows and knows; look_back: each tile has a block,
+//           which adds up what the tiles before it have published: their own sums, or, as far as those are known, the
+//           sum of everything up to their end (D. Merrill, M. Garland: Single-pass parallel prefix scan with decoupled
+//           look-back, 2016); one thread looks at one tile at a time, or a warp at 32
 
 constexpr int THREADS = ROW_THREADS * ROWS;
 constexpr int ITEMS = VEC * WORK;  // elements of a thread

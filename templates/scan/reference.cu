@@ -1,4 +1,5 @@
-// Slow and plainly right: a block scans one row at a time, in double. Each thread adds up a contiguous part, then scans it.
+// Slow and plainly right: a block scans one row at a time, in double. Each thread adds up a contiguous part, then
+// scans it.
 extern "C" __global__ void scan_reference(const float *x, float *y, long long *, int *, int rows, int cols) {
     __shared__ double sums[256];
     const int length = (cols + (int)blockDim.x - 1) / (int)blockDim.x;

@@ -1,5 +1,5 @@
-// y[rows] = A x, A sparse in CSR, float32 with int32 offsets and columns: row r has values and columns from offsets[r] to
-// offsets[r + 1]. Any rows >= 1; rows may be empty.
+// y[rows] = A x, A sparse in CSR, float32 with int32 offsets and columns: row r has values and columns from offsets[r]
+// to offsets[r + 1]. Any rows >= 1; rows may be empty.
 //
 // ROWS rows share a block of threads; ROW_THREADS threads work on one row.
 //
@@ -7,8 +7,8 @@
 //   WORK       vectors that a thread loads before it looks up the first of their columns in x
 //   UNROLL     of the loop over such groups of loads
 //   PASSES     rows that a group of threads works on, one after the other
-//   ORDER      of the rows of all blocks. near: a block's rows follow each other; far: all blocks do ROWS rows each, then
-//              the next
+//   ORDER      of the rows of all blocks. near: a block's rows follow each other; far: all blocks do ROWS rows each,
+//              then the next
 //   READ_ONLY  1: x through the read-only path
 //   MATRIX     plain; streaming: marked as not used again
 
@@ -82,9 +82,10 @@ struct Elements {
     }
 };
 
-// A thread's share of the row from `begin` to `end`. Vectors begin where they are aligned, so the first may begin before
-// the row.
-__device__ __forceinline__ float own_share(const float *values, const int *columns, const float *x, int begin, int end) {
+// A thread's share of the row from `begin` to `end`. Vectors begin where they are aligned, so the first may begin
+// before the row.
+__device__ __forceinline__ float own_share(const float *values, const int *columns, const float *x, int begin,
+                                           int end) {
     constexpr int STEP = ROW_THREADS * VEC;
     const int lane = threadIdx.x % ROW_THREADS;
     const int misaligned = ((size_t)values / sizeof(float) + begin) % VEC;

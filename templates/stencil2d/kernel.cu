@@ -49,8 +49,8 @@ __device__ __forceinline__ void store(T *to, T value) {
 #endif
 }
 
-// The columns of a thread: VEC from `column` on, some of which may lie outside. WHOLE: vectors are aligned and lie inside
-// or outside as one.
+// The columns of a thread: VEC from `column` on, some of which may lie outside. WHOLE: vectors are aligned and lie
+// inside or outside as one.
 template <bool WHOLE>
 struct Columns {
     const float *from;

@@ -64,8 +64,8 @@ __device__ __forceinline__ void store(T *to, T value) {
 #endif
 }
 
-// The columns and rows of a thread, some of which may lie outside. WHOLE: vectors are aligned and lie inside or outside as
-// one.
+// The columns and rows of a thread, some of which may lie outside. WHOLE: vectors are aligned and lie inside or outside
+// as one.
 template <bool WHOLE>
 struct Column {
     const float *from;
