@@ -129,6 +129,14 @@ __device__ __forceinline__ void wgmma_wait() {
 __device__ __forceinline__ void pin(float &value) { asm volatile("" : "+f"(value)::"memory"); }
 __device__ __forceinline__ void pin(unsigned &value) { asm volatile("" : "+r"(value)::"memory"); }
 
+// Keeps ptxas from moving what a value that is never negative comes from past the next wait, where tensor cores would
+// idle meanwhile: a store that never happens keeps its place.
+__device__ __forceinline__ void compute_here(float value) {
+    asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p st.shared.f32 [%1], %0;\n}\n" ::"f"(value),
+                 "r"((unsigned)__cvta_generic_to_shared(shared_storage))
+                 : "memory");
+}
+
 // Of an operand in shared memory with rows of 128 bytes, swizzled in units of 16; distances in bytes.
 __device__ __forceinline__ unsigned long long wgmma_operand(const void *first, int leading, int stride) {
     const unsigned long long address = (unsigned)__cvta_generic_to_shared(first);
@@ -202,24 +210,30 @@ struct Rows {
         : data(tensor + head * count * DIM), count(count), aligned((size_t)tensor % (2 * VEC) == 0) {}
 };
 
-// Starts copying rows first … first + ROWS; zeros past the last one.
+// Starts copying rows first … first + ROWS; zeros past the last one. A thread has one column of every AT_ONCE-th row.
 template <int ROWS>
 __device__ __forceinline__ void copy_rows(Element *tile, const Rows &from, int first) {
     constexpr int PER_ROW = DIM / VEC;
     constexpr int AT_ONCE = THREADS / PER_ROW;
-    const int column = threadIdx.x % PER_ROW * VEC;
+    const int own = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * VEC;
+    const int left = from.count - first - own;
+    const Element *source = from.data + (size_t)first * DIM + threadIdx.x * VEC;
+    if (from.aligned) {
 #pragma unroll
-    for (int start = 0; start < ROWS; start += AT_ONCE) {
-        const int row = start + threadIdx.x / PER_ROW;
-        if (ROWS % AT_ONCE != 0 && row >= ROWS) break;
-        const bool inside = first + row < from.count;
-        const Element *source = from.data + (size_t)(inside ? first : 0) * DIM + (inside ? row * DIM + column : 0);
-        Element *to = tile + place<ROWS, DIM>(row, column);
-        if (from.aligned) {
-            copy_async<2 * VEC>(to, source, inside);
-        } else {
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) to[i] = inside ? source[i] : __float2bfloat16(0.0f);
+        for (int start = 0; start < ROWS; start += AT_ONCE) {
+            if (ROWS % AT_ONCE != 0 && start + own >= ROWS) break;
+            const int at = AT_ONCE % 8 == 0 ? place<ROWS, DIM>(own, column) + start * 64
+                                            : place<ROWS, DIM>(start + own, column);
+            copy_async<2 * VEC>(tile + at, source + start * DIM, start < left);
+        }
+    } else {
+#pragma unroll 1
+        for (int start = 0; start + own < ROWS; start += AT_ONCE) {
+#pragma unroll 1
+            for (int i = 0; i < VEC; ++i) {
+                tile[place<ROWS, DIM>(start + own, column + i)] =
+                    start < left ? source[start * DIM + i] : __float2bfloat16(0.0f);
+            }
         }
     }
 }
@@ -364,6 +378,13 @@ __device__ __forceinline__ void finish_product(Sums &o, Probabilities &p) {
     pin(p);
 }
 
+__device__ __forceinline__ void finish_before_wait(const PerRow &sum) {
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2 * ROW_TILES; ++i) total += sum[i / 2][i % 2];
+    compute_here(total);
+}
+
 #else
 
 __device__ __forceinline__ void start_scores(Scores &s, const Queries &queries, const Element *keys) {
@@ -437,6 +458,8 @@ __device__ __forceinline__ void finish_scores(Scores &) {}
 
 __device__ __forceinline__ void finish_product(Sums &, Probabilities &) {}
 
+__device__ __forceinline__ void finish_before_wait(const PerRow &) {}
+
 #endif
 
 // exp((score - maximum) / sqrt(DIM)); 0 for a score of -inf.
@@ -458,18 +481,22 @@ __device__ __forceinline__ float of_four_lanes_sum(float value) {
     return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-// Scores of keys that a query does not see become -inf.
+// Scores of keys that a query does not see become -inf. Most tiles have none, for all rows of the block.
 __device__ __forceinline__ void mask(Scores &s, int first_key, int first_query, int q_len, int kv_len) {
+    const int ahead = kv_len - q_len;
+    const int seen_by_all = IS_CAUSAL && first_query + ahead + 1 < kv_len ? first_query + ahead + 1 : kv_len;
+    if (first_key + BK <= seen_by_all) return;
 #pragma unroll
     for (int t = 0; t < ROW_TILES; ++t) {
-        const int row = first_query + tile_row(t);
-        const int seen_by_all = IS_CAUSAL ? row + kv_len - q_len + 1 : kv_len;
-        if (first_key + BK <= seen_by_all && first_key + BK <= kv_len) continue;
+        const int row = first_query + tile_row(t) + lane_row();
 #pragma unroll
-        for (int i = 0; i < BK / 2; ++i) {
-            const int key = first_key + i / 4 * 8 + lane_column() + i % 2;
-            const int last = row + lane_row() + i / 2 % 2 * 8 + kv_len - q_len;
-            if (key >= kv_len || (IS_CAUSAL && key > last)) s[t][i / 4][i % 4] = -__int_as_float(0x7f800000);
+        for (int half = 0; half < 2; ++half) {
+            const int end = IS_CAUSAL && row + 8 * half + ahead + 1 < kv_len ? row + 8 * half + ahead + 1 : kv_len;
+            const int left = end - first_key - lane_column();
+#pragma unroll
+            for (int i = 0; i < BK / 4; ++i) {
+                if (i / 2 * 8 + i % 2 >= left) s[t][i / 2][2 * half + i % 2] = __int_as_float(0xff800000);
+            }
         }
     }
 }
@@ -621,6 +648,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         finish_scores<1>(s);
         mask(s, step * BK, first, q_len, kv_len);
         update(s, maximum, sum, factor);
+        finish_before_wait(sum);
         finish_product(o, p);
         rescale(o, factor);
         pack(p, s);

@@ -54,7 +54,7 @@ TUNED: dict[str, Value] = {
     "LONGEST_FIRST": 1,
 }
 LARGE_PROBLEM: dict[str, Value] = _problem(4, 16, 4096, 4096, "128", "no")
-NEEDS_BARRIER: dict[str, Value] = {"BK": 32}
+NEEDS_BARRIER: dict[str, Value] = {}
 
 
 def _decoded(values: NDArray[Any]) -> NDArray[np.float64]:
