@@ -1,6 +1,6 @@
-// O = softmax(Q K^T / sqrt(head_dim)) V for every head of every batch, bfloat16, forward, in the manner of FlashAttention-2:
-// scores and probabilities stay on the chip, the softmax is online, and all sums are float32. Tensors are
-// [batch, heads, length, head_dim], row-major, head_dim 64 or 128, for any lengths >= 1.
+// O = softmax(Q K^T / sqrt(head_dim)) V for every head of every batch, bfloat16, forward, in the manner of
+// FlashAttention-2: scores and probabilities stay on the chip, the softmax is online, and all sums are float32. Tensors
+// are [batch, heads, length, head_dim], row-major, head_dim 64 or 128, for any lengths >= 1.
 //
 // With causal = "yes" the last query is aligned with the last key: query i sees the keys j <= i + kv_len - q_len. A row
 // that sees no key is zero. Tiles that no row of a block sees are never read.
@@ -116,7 +116,9 @@ __device__ __forceinline__ float exp2_approximate(float x) {
 #if USE_WGMMA
 
 // Orders what this thread has written to shared memory before later reads by tensor cores.
-__device__ __forceinline__ void fence_shared_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_shared_for_wgmma() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 __device__ __forceinline__ void wgmma_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
@@ -190,14 +192,22 @@ WGMMA(128, R64(0), N64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
 #endif
 #endif
 
-// Where element (row, column) of a tile of ROWS x COLUMNS lies: in blocks of 64 columns (32 if there are no more), rows of
-// a block side by side, their 16-byte units permuted such that 8 rows at one column lie in different banks.
+// Where element (row, column) of a tile of ROWS x COLUMNS lies: in blocks of 64 columns (32 if there are no more), rows
+// of a block side by side, their 16-byte units permuted such that 8 rows at one column lie in different banks.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ int place(int row, int column) {
     constexpr int WIDTH = COLUMNS < 64 ? COLUMNS : 64;
     constexpr int UNITS = WIDTH / 8;
     const int unit = column / 8 % UNITS ^ row / (8 / UNITS) % UNITS;
     return column / WIDTH * (ROWS * WIDTH) + row * WIDTH + unit * 8 + column % 8;
+}
+
+// The place that lies `row`, a multiple of 8, and `column`, a multiple of 8 or 16, beyond `from`, which lies in the
+// first 8 or 16 columns. What is only known when a thread runs is in `from` alone.
+template <int ROWS, int COLUMNS>
+__device__ __forceinline__ int beyond(int from, int row, int column) {
+    constexpr int WIDTH = COLUMNS < 64 ? COLUMNS : 64;
+    return (from ^ column % WIDTH) + column / WIDTH * (ROWS * WIDTH) + row * WIDTH;
 }
 
 // One head's rows of a tensor, and whether they can be read VEC elements at a time.
@@ -247,11 +257,11 @@ __device__ __forceinline__ unsigned packed(float low, float high) {
 struct Place {
     int head, first_query;
 
-    __device__ __forceinline__ Place(int heads_in_all, int q_len) {
+    __device__ __forceinline__ Place(int all_heads, int q_len) {
         const int tiles = (q_len + BQ - 1) / BQ;
         const int group = blockIdx.x / (GROUP * tiles);
         const int within = blockIdx.x - group * (GROUP * tiles);
-        const int size = heads_in_all - group * GROUP < GROUP ? heads_in_all - group * GROUP : GROUP;
+        const int size = all_heads - group * GROUP < GROUP ? all_heads - group * GROUP : GROUP;
         const int tile = within / size;
         head = group * GROUP + within % size;
         first_query = (LONGEST_FIRST ? tiles - 1 - tile : tile) * BQ;
@@ -288,7 +298,8 @@ struct Queries {
 
     __device__ __forceinline__ void load(unsigned (&a)[4], int row_tile, int step) const {
         const int lane = threadIdx.x % 32;
-        ldmatrix_x4(a, tile + place<BQ, DIM>(tile_row(row_tile) + lane % 16, step * 16 + lane / 16 * 8));
+        const int own = place<BQ, DIM>(tile_row(0) + lane % 16, lane / 16 * 8);
+        ldmatrix_x4(a, tile + beyond<BQ, DIM>(own, row_tile * 16, step * 16));
     }
 #else
     unsigned fragments[ROW_TILES][DIM / 16][4];
@@ -389,6 +400,7 @@ __device__ __forceinline__ void finish_before_wait(const PerRow &sum) {
 
 __device__ __forceinline__ void start_scores(Scores &s, const Queries &queries, const Element *keys) {
     const int lane = threadIdx.x % 32;
+    const int own = place<BK, DIM>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
 #pragma unroll
     for (int i = 0; i < ROW_TILES * BK / 2; ++i) s[i / (BK / 2)][i / 4 % KEY_TILES][i % 4] = 0.0f;
 #pragma unroll
@@ -399,8 +411,7 @@ __device__ __forceinline__ void start_scores(Scores &s, const Queries &queries, 
 #pragma unroll
         for (int j = 0; j < BK / 16; ++j) {
             unsigned b[4];
-            const int key = j * 16 + lane / 16 * 8 + lane % 8;
-            ldmatrix_x4(b, keys + place<BK, DIM>(key, step * 16 + lane / 8 % 2 * 8));
+            ldmatrix_x4(b, keys + beyond<BK, DIM>(own, j * 16, step * 16));
             const unsigned low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
             for (int t = 0; t < ROW_TILES; ++t) {
@@ -413,14 +424,17 @@ __device__ __forceinline__ void start_scores(Scores &s, const Queries &queries, 
 
 __device__ __forceinline__ void start_product(Sums &o, Probabilities &p, const Element *values) {
     const int lane = threadIdx.x % 32;
+    const int own = place<BK, DIM>(lane % 16, lane / 16 * 8);
 #ifdef P_IN_SHARED
-    Element *tile = reinterpret_cast<Element *>(reinterpret_cast<char *>(shared_storage) + Q_BYTES) + STAGES * BK * DIM;
+    char *shared = reinterpret_cast<char *>(shared_storage);
+    Element *tile = reinterpret_cast<Element *>(shared + Q_BYTES) + STAGES * BK * DIM;
+    const int to = place<BQ, BK>(tile_row(0) + lane_row(), lane_column());
+    const int from = place<BQ, BK>(tile_row(0) + lane % 16, lane / 16 * 8);
     __syncwarp();  // the warp has read what it stored before
 #pragma unroll
     for (int i = 0; i < ROW_TILES * BK / 4; ++i) {
         const int t = i / (BK / 4), step = i / 4 % (BK / 16);
-        const int row = tile_row(t) + lane_row() + i % 2 * 8;
-        const int at = place<BQ, BK>(row, step * 16 + i / 2 % 2 * 8 + lane_column());
+        const int at = beyond<BQ, BK>(to, t * 16 + i % 2 * 8, step * 16 + i / 2 % 2 * 8);
         *reinterpret_cast<unsigned *>(tile + at) = p[t][step][i % 4];
     }
     __syncwarp();
@@ -431,13 +445,13 @@ __device__ __forceinline__ void start_product(Sums &o, Probabilities &p, const E
         unsigned a[ROW_TILES][4];
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
-            ldmatrix_x4(a[t], tile + place<BQ, BK>(tile_row(t) + lane % 16, step * 16 + lane / 16 * 8));
+            ldmatrix_x4(a[t], tile + beyond<BQ, BK>(from, t * 16, step * 16));
         }
 #endif
 #pragma unroll
         for (int j = 0; j < DIM / 16; ++j) {
             unsigned b[4];
-            ldmatrix_x4_trans(b, values + place<BK, DIM>(step * 16 + lane % 16, j * 16 + lane / 16 * 8));
+            ldmatrix_x4_trans(b, values + beyond<BK, DIM>(own, step * 16, j * 16));
             const unsigned low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
 #pragma unroll
             for (int t = 0; t < ROW_TILES; ++t) {
@@ -535,7 +549,9 @@ __device__ __forceinline__ void rescale(Sums &o, const PerRow &factor) {
     if (!__any_sync(0xffffffffu, changed)) return;
 #endif
 #pragma unroll
-    for (int i = 0; i < ROW_TILES * DIM / 2; ++i) o[i / (DIM / 2)][i / 4 % DIM_TILES][i % 4] *= factor[i / (DIM / 2)][i / 2 % 2];
+    for (int i = 0; i < ROW_TILES * DIM / 2; ++i) {
+        o[i / (DIM / 2)][i / 4 % DIM_TILES][i % 4] *= factor[i / (DIM / 2)][i / 2 % 2];
+    }
 }
 
 __device__ __forceinline__ void pack(Probabilities &p, const Scores &s) {
@@ -603,12 +619,12 @@ struct Stream {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    attention(const Element *Q, const Element *K, const Element *V, Element *O, int heads_in_all, int q_len, int kv_len) {
+    attention(const Element *Q, const Element *K, const Element *V, Element *O, int all_heads, int q_len, int kv_len) {
     char *shared = reinterpret_cast<char *>(shared_storage);
 #ifdef MMA_WGMMA
     shared += (1024 - (size_t)shared % 1024) % 1024;  // swizzled operands begin where the pattern does
 #endif
-    const Place place_of_block(heads_in_all, q_len);
+    const Place place_of_block(all_heads, q_len);
     const int first = place_of_block.first_query, head = place_of_block.head;
 
     // Steps: as many as the last query of the block needs, and one for rows that see nothing.
@@ -616,7 +632,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int seen = IS_CAUSAL && last + kv_len - q_len + 1 < kv_len ? last + kv_len - q_len + 1 : kv_len;
     const int steps = seen > BK ? (seen + BK - 1) / BK : 1;
 
-    const Stream stream = {reinterpret_cast<Element *>(shared + Q_BYTES), Rows(K, head, kv_len), Rows(V, head, kv_len), steps};
+    const Stream stream = {reinterpret_cast<Element *>(shared + Q_BYTES), Rows(K, head, kv_len), Rows(V, head, kv_len),
+                           steps};
     const Queries queries(reinterpret_cast<Element *>(shared), Rows(Q, head, q_len), first);
 #pragma unroll
     for (int number = 0; number < STAGES - 1; ++number) stream.fetch(number);

@@ -19,9 +19,9 @@ static __device__ double score(const __nv_bfloat16 *query, const __nv_bfloat16 *
 }
 
 extern "C" __global__ void attention_reference(const __nv_bfloat16 *Q, const __nv_bfloat16 *K, const __nv_bfloat16 *V,
-                                               __nv_bfloat16 *O, int heads_in_all, int q_len, int kv_len) {
+                                               __nv_bfloat16 *O, int all_heads, int q_len, int kv_len) {
     const size_t threads = (size_t)gridDim.x * blockDim.x;
-    const size_t rows = (size_t)heads_in_all * q_len;
+    const size_t rows = (size_t)all_heads * q_len;
     for (size_t row = (size_t)blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += threads) {
         const size_t head = row / q_len;
         const int query = (int)(row % q_len);

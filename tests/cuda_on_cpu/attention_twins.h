@@ -1,6 +1,6 @@
 // Twins of what attention's kernel.cu writes in PTX. Warpgroup products happen as late as allowed, when a thread waits
-// for them, so that a register or a tile that changes too early shows. Operands in shared memory are found through their
-// descriptors, as the PTX manual lays them out for a swizzle of 128 bytes.
+// for them, so that a register or a tile that changes too early shows. Operands in shared memory are found through
+// their descriptors, as the PTX manual lays them out for a swizzle of 128 bytes.
 
 #pragma once
 
