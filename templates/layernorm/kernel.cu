@@ -1,8 +1,8 @@
-// y[rows, cols] = (x - mean) / sqrt(variance + eps) * gamma + beta over the last axis, row-major, for any rows, cols >= 1;
-// gamma and beta have cols elements. float32 or bfloat16 in memory, float32 in between.
+// y[rows, cols] = (x - mean) / sqrt(variance + eps) * gamma + beta over the last axis, row-major, for any rows, cols >=
+// 1; gamma and beta have cols elements. float32 or bfloat16 in memory, float32 in between.
 //
-// ROWS rows (a group) share a block of threads; ROW_THREADS threads work on one row, each on every ROW_THREADS-th vector
-// of it. A block works through STEPS groups, one after another, which lie as many groups apart as there are blocks.
+// ROWS rows (a group) share a block of threads; ROW_THREADS threads work on one row, each on every ROW_THREADS-th
+// vector of it. A block works through STEPS groups, one after another, as many groups apart as there are blocks.
 //
 //   VEC         elements per load and store (where the rows are aligned for it)
 //   STATISTICS  two_pass: the mean, then sums about it; shifted: sums of differences to the row's first element and of
