@@ -14,25 +14,17 @@ constexpr int THREADS = TILE_ROWS * TILE_COLS / (VEC * WORK);
 
 extern __shared__ float4 shared_storage[];
 
-template <int WIDTH>
-struct WideOf;
-template <>
-struct WideOf<4> {
-    typedef float4 type;
-};
-template <>
-struct WideOf<2> {
-    typedef float2 type;
-};
-template <>
-struct WideOf<1> {
-    typedef float type;
-};
+#if VEC == 4
+typedef float4 Wide;
+#elif VEC == 2
+typedef float2 Wide;
+#else
+typedef float Wide;
+#endif
 
-template <int WIDTH>
 union Pack {
-    typename WideOf<WIDTH>::type wide;
-    float at[WIDTH];
+    Wide wide;
+    float at[VEC];
 };
 
 // Where element (row, column) of a tile lies in shared memory.
@@ -61,48 +53,44 @@ struct Tile {
     }
 };
 
-// What a thread holds of a tile: vectors of x, every THREADS-th of the tile.
-template <int WIDTH>
-struct Held {
-    static constexpr int COUNT = TILE_ROWS * TILE_COLS / (WIDTH * THREADS);
-    static constexpr int ACROSS = TILE_COLS / WIDTH;
-    Pack<WIDTH> packs[COUNT];
+// What a thread moves of each tile: WORK vectors below each other in x, and as many below each other in y.
+constexpr int ACROSS = TILE_COLS / VEC, APART = THREADS / ACROSS;   // in x: vectors of a row, rows between a thread's
+constexpr int DOWN = TILE_ROWS / VEC, APART_IN_Y = THREADS / DOWN;  // in y
 
-    __device__ __forceinline__ void load(const float *__restrict__ x, const Tile &tile, int rows, int cols) {
+__device__ __forceinline__ void load(Pack (&packs)[WORK], const float *x, const Tile &tile, int rows, int cols) {
+    const int row = tile.row + threadIdx.x / ACROSS, column = tile.column + threadIdx.x % ACROSS * VEC;
+    const float *from = x + (long long)row * cols + column;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            const int place = threadIdx.x + i * THREADS;
-            const int row = tile.row + place / ACROSS, column = tile.column + place % ACROSS * WIDTH;
-            if (row < rows && column < cols) {
-                const auto *address = &reinterpret_cast<const Pack<WIDTH> *>(x + (long long)row * cols + column)->wide;
-                packs[i].wide = STREAM ? __ldcs(address) : *address;
-            }
+    for (int i = 0; i < WORK; ++i) {
+        if (column < cols && row + i * APART < rows) {
+            const Wide *address = reinterpret_cast<const Wide *>(from + (long long)(i * APART) * cols);
+            packs[i].wide = STREAM ? __ldcs(address) : *address;
         }
     }
+}
 
-    __device__ __forceinline__ void share() const {
+__device__ __forceinline__ void share(const Pack (&packs)[WORK]) {
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            const int place = threadIdx.x + i * THREADS;
+    for (int i = 0; i < WORK; ++i) {
 #pragma unroll
-            for (int j = 0; j < WIDTH; ++j) shared_at(place / ACROSS, place % ACROSS * WIDTH + j) = packs[i].at[j];
+        for (int j = 0; j < VEC; ++j) {
+            shared_at(threadIdx.x / ACROSS + i * APART, threadIdx.x % ACROSS * VEC + j) = packs[i].at[j];
         }
     }
-};
+}
 
-// Writes the tile in shared memory; WIDTH elements of a column of it are neighbours in y.
-template <int WIDTH>
-__device__ __forceinline__ void write(float *__restrict__ y, const Tile &tile, int rows, int cols) {
-    constexpr int DOWN = TILE_ROWS / WIDTH;
+__device__ __forceinline__ void store(float *y, const Tile &tile, int rows, int cols) {
+    const int row = tile.row + threadIdx.x % DOWN * VEC, column = tile.column + threadIdx.x / DOWN;
+    float *to = y + (long long)column * rows + row;
 #pragma unroll
-    for (int i = 0; i < TILE_ROWS * TILE_COLS / (WIDTH * THREADS); ++i) {
-        const int place = threadIdx.x + i * THREADS;
-        const int row = tile.row + place % DOWN * WIDTH, column = tile.column + place / DOWN;
-        if (row < rows && column < cols) {
-            Pack<WIDTH> pack;
+    for (int i = 0; i < WORK; ++i) {
+        Pack pack;
 #pragma unroll
-            for (int j = 0; j < WIDTH; ++j) pack.at[j] = shared_at(place % DOWN * WIDTH + j, place / DOWN);
-            auto *address = &reinterpret_cast<Pack<WIDTH> *>(y + (long long)column * rows + row)->wide;
+        for (int j = 0; j < VEC; ++j) {
+            pack.at[j] = shared_at(threadIdx.x % DOWN * VEC + j, threadIdx.x / DOWN + i * APART_IN_Y);
+        }
+        if (row < rows && column + i * APART_IN_Y < cols) {
+            Wide *address = reinterpret_cast<Wide *>(to + (long long)(i * APART_IN_Y) * rows);
             if (STREAM) {
                 __stcs(address, pack.wide);
             } else {
@@ -112,33 +100,47 @@ __device__ __forceinline__ void write(float *__restrict__ y, const Tile &tile, i
     }
 }
 
-template <int READ_WIDTH, int WRITE_WIDTH>
-__device__ __forceinline__ void move(const float *__restrict__ x, float *__restrict__ y, int rows, int cols) {
-    const unsigned tile_rows = (rows + TILE_ROWS - 1) / TILE_ROWS, tile_columns = (cols + TILE_COLS - 1) / TILE_COLS;
-    const unsigned tiles = tile_rows * tile_columns;
-    Held<READ_WIDTH> held;
-    held.load(x, Tile(blockIdx.x, tile_rows, tile_columns), rows, cols);
-    for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
-        held.share();
-        __syncthreads();
-        const unsigned next = index + gridDim.x;
-        if (next < tiles) held.load(x, Tile(next, tile_rows, tile_columns), rows, cols);
-        write<WRITE_WIDTH>(y, Tile(index, tile_rows, tile_columns), rows, cols);
-        if (next < tiles) __syncthreads();
+// For matrices whose rows start where no vector may: element by element.
+__device__ __forceinline__ void load_elements(const float *x, const Tile &tile, int rows, int cols) {
+    for (int place = threadIdx.x; place < TILE_ROWS * TILE_COLS; place += THREADS) {
+        const int row = tile.row + place / TILE_COLS, column = tile.column + place % TILE_COLS;
+        if (row < rows && column < cols) {
+            shared_at(place / TILE_COLS, place % TILE_COLS) = x[(long long)row * cols + column];
+        }
+    }
+}
+
+__device__ __forceinline__ void store_elements(float *y, const Tile &tile, int rows, int cols) {
+    for (int place = threadIdx.x; place < TILE_ROWS * TILE_COLS; place += THREADS) {
+        const int row = tile.row + place % TILE_ROWS, column = tile.column + place / TILE_ROWS;
+        if (row < rows && column < cols) {
+            y[(long long)column * rows + row] = shared_at(place % TILE_ROWS, place / TILE_ROWS);
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     const float *__restrict__ x, float *__restrict__ y, int rows, int cols) {
-    const bool read_wide = cols % VEC == 0 && (size_t)x % sizeof(Pack<VEC>) == 0;
-    const bool write_wide = rows % VEC == 0 && (size_t)y % sizeof(Pack<VEC>) == 0;
-    if (read_wide && write_wide) {
-        move<VEC, VEC>(x, y, rows, cols);
-    } else if (read_wide) {
-        move<VEC, 1>(x, y, rows, cols);
-    } else if (write_wide) {
-        move<1, VEC>(x, y, rows, cols);
-    } else {
-        move<1, 1>(x, y, rows, cols);
+    const unsigned tile_rows = (rows + TILE_ROWS - 1) / TILE_ROWS, tile_columns = (cols + TILE_COLS - 1) / TILE_COLS;
+    const unsigned tiles = tile_rows * tile_columns;
+    if (rows % VEC != 0 || cols % VEC != 0 || ((size_t)x | (size_t)y) % sizeof(Pack) != 0) {
+        for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
+            const Tile tile(index, tile_rows, tile_columns);
+            __syncthreads();  // the tile before has been read
+            load_elements(x, tile, rows, cols);
+            __syncthreads();
+            store_elements(y, tile, rows, cols);
+        }
+        return;
+    }
+    Pack packs[WORK];
+    load(packs, x, Tile(blockIdx.x, tile_rows, tile_columns), rows, cols);
+    for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
+        share(packs);
+        __syncthreads();
+        const unsigned next = index + gridDim.x;
+        if (next < tiles) load(packs, x, Tile(next, tile_rows, tile_columns), rows, cols);
+        store(y, Tile(index, tile_rows, tile_columns), rows, cols);
+        if (next < tiles) __syncthreads();
     }
 }
