@@ -49,6 +49,19 @@ TUNED: dict[str, Value] = {
 LARGE_PROBLEM: dict[str, Value] = _problem(8192, 4096)
 NEEDS_BARRIER: dict[str, Value] | None = {"REDUCE": "shared"}
 
+TUNED_ON_CPU: dict[str, Value] = {
+    "ROW_THREADS": 512,
+    "VEC": 4,
+    "WORK": 8,
+    "UNROLL": 2,
+    "CACHE": 2,
+    "REDUCE": "shuffle",
+    "EXP": "fast",
+}
+LARGE_PROBLEM_ON_CPU: dict[str, Value] = _problem(512, 1024)
+SLIP_IN_C = ("row->sum *= expf(", "row->sum *= 1.001f * expf(")
+SLIP_NEEDS: dict[str, Value] = {"ONLINE": 1}
+
 
 def inputs(problem: Mapping[str, Value], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Rows far from zero: exponentials overflow unless the maximum is taken off first."""
