@@ -66,7 +66,5 @@ def inputs(problem: Mapping[str, Value], rng: np.random.Generator) -> dict[str, 
 def expected(problem: Mapping[str, Value], inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
     """In double precision."""
     narrow = problem["dtype"] == "bfloat16"
-    x, gamma = (
-        (from_bfloat16(inputs[name]) if narrow else inputs[name]).astype(np.float64) for name in ("x", "gamma")
-    )
+    x, gamma = ((from_bfloat16(inputs[name]) if narrow else inputs[name]).astype(np.float64) for name in ("x", "gamma"))
     return {"y": x / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + float(problem["eps"])) * gamma}
