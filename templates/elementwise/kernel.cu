@@ -102,7 +102,9 @@ __device__ __forceinline__ void work_through(const Element *x, const Element *y,
     const long long mine = (long long)blockIdx.x * BLOCK * ITEMS + threadIdx.x;
 #endif
     const long long step = (long long)gridDim.x * BLOCK * ITEMS;
-    for (long long start = mine; start < vectors; start += step) {
+    long long start = mine;
+#pragma unroll 1
+    for (int done = 0; done < STEPS * (VEC / WIDTH) && start < vectors; ++done, start += step) {
         Pack<WIDTH> xs[ITEMS], ys[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {

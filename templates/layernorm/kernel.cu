@@ -423,11 +423,12 @@ __device__ __forceinline__ void normalise(
     }
 #endif
     float next_first = View(x, y, blockIdx.x, rows, cols).first();
-    for (int group = blockIdx.x; group < groups; group += stride) {
+#pragma unroll 1
+    for (int group = blockIdx.x; keep.step < STEPS && group < groups; group += stride) {
         const View row(x, y, group, rows, cols);
         keep.take(row, View(x, y, group + PREFETCH * stride, rows, cols));
         const float first = next_first;
-        next_first = View(x, y, group + stride, rows, cols).first();
+        if (STEPS > 1) next_first = View(x, y, group + stride, rows, cols).first();
         const Scaling scaling = scaling_of<WIDTH, KEPT>(row, keep, first, reduce, share, eps);
         row.each_kept([&](int i, int vector) {
 #if AFFINE

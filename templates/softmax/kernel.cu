@@ -392,7 +392,8 @@ __device__ __forceinline__ void normalise(
         keep.fetch(View(x, y, blockIdx.x + ahead * stride, rows, cols), ahead);
     }
 #endif
-    for (int group = blockIdx.x; group < groups; group += stride) {
+#pragma unroll 1
+    for (int group = blockIdx.x; keep.step < STEPS && group < groups; group += stride) {
         const View row(x, y, group, rows, cols);
         keep.take(row, View(x, y, group + PREFETCH * stride, rows, cols));
         const Online whole = combined(row, keep, reduce);

@@ -124,7 +124,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     const unsigned tile_rows = (rows + TILE_ROWS - 1) / TILE_ROWS, tile_columns = (cols + TILE_COLS - 1) / TILE_COLS;
     const unsigned tiles = tile_rows * tile_columns;
     if (rows % VEC != 0 || cols % VEC != 0 || ((size_t)x | (size_t)y) % sizeof(Pack) != 0) {
-        for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
+#pragma unroll 1
+        for (unsigned step = 0, index = blockIdx.x; step < STEPS && index < tiles; ++step, index += gridDim.x) {
             const Tile tile(index, tile_rows, tile_columns);
             __syncthreads();  // the tile before has been read
             load_elements(x, tile, rows, cols);
@@ -135,12 +136,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(
     }
     Pack packs[WORK];
     load(packs, x, Tile(blockIdx.x, tile_rows, tile_columns), rows, cols);
-    for (unsigned index = blockIdx.x; index < tiles; index += gridDim.x) {
+#pragma unroll 1
+    for (unsigned step = 0, index = blockIdx.x; step < STEPS && index < tiles; ++step, index += gridDim.x) {
         share(packs);
         __syncthreads();
         const unsigned next = index + gridDim.x;
-        if (next < tiles) load(packs, x, Tile(next, tile_rows, tile_columns), rows, cols);
+        const bool more = step + 1 < STEPS && next < tiles;
+        if (more) load(packs, x, Tile(next, tile_rows, tile_columns), rows, cols);
         store(y, Tile(index, tile_rows, tile_columns), rows, cols);
-        if (next < tiles) __syncthreads();
+        if (more) __syncthreads();
     }
 }
