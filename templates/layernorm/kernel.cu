@@ -240,6 +240,7 @@ struct Row {
     // Calls `use` with vector and contents of every vector that is not kept.
     template <typename Use>
     __device__ __forceinline__ void each_other(Use use) const {
+#pragma unroll 1
         for (int start = lane + KEPT * ROW_THREADS; start < vectors; start += LOADED * ROW_THREADS) {
             Pack<WIDTH> packs[LOADED];
 #pragma unroll
