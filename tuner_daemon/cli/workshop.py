@@ -25,9 +25,9 @@ from tuner_daemon.learning.cost import LearnedCostModel, load_prior
 from tuner_daemon.learning.policy import Policy, load_policy
 from tuner_daemon.learning.proposers import MixedProposer
 from tuner_daemon.measuring import Parts
+from tuner_daemon.plan import Plan
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.spec import DeviceRequest
-from tuner_daemon.session import Plan
 from tuner_daemon.settings import Settings
 from tuner_daemon.storage.lease import device_lease
 from tuner_daemon.storage.log import ParquetLog

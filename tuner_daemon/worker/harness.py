@@ -21,13 +21,11 @@ import numpy as np
 from tuner_daemon.worker.device import Call, Device
 from tuner_daemon.worker.ladder import sampled
 from tuner_daemon.worker.messages import Candidate, Edge
+from tuner_daemon.worker.stages import Note, Stages
 from tuner_daemon.worker.verifying import FailedError, Verification, on_device
 from tuner_daemon.worker.workspace import Slot, Workspace, Workspaces, fill_constants
 
 T = TypeVar("T")
-
-Note = Callable[[int, str], None]
-"""Called with the candidate's number and what is about to be done to it."""
 
 WARM_LAUNCHES = 3
 LONG_LAUNCH_S = 1e-3  # what is in the caches, or a launch's overhead, makes little difference to longer ones
@@ -130,10 +128,20 @@ class Trial:
             self._workspace.widen(self._batch)
 
 
-def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note) -> Any:
+def run(
+    workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note
+) -> dict[str, Any]:
     """effort: ``steps`` (or ``samples``, as the only one), ``drop_above_s``, ``beat_s`` (or None), ``timeout_s``,
     ``known``. Answers with the fields of a Timing, or with ``outcome``, ``detail``, ``error_norm``, ``fatal``; with
-    both, ``device_s``."""
+    both, ``device_s`` and ``stages_s``."""
+    stages = Stages(note)
+    reply = _run(workspaces, device, candidate, effort, stages)
+    return reply | {"stages_s": stages.spent_s()}
+
+
+def _run(
+    workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note
+) -> dict[str, Any]:
     stop_at = time.perf_counter() + TIME_SHARE * effort["timeout_s"]
     workspace = workspaces.of(candidate.problem)
     trial = None
@@ -145,7 +153,7 @@ def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Ma
 
         def at_edge() -> None:
             if edge is not None:
-                note(0, f"checking with {edge.sizes}")
+                note(0, f"checking odd sizes: {edge.sizes}")
                 check_edge(workspaces, device, edge)
 
         return _checked(trial, lambda: _measure(trial, Aim.of(effort), stop_at, note, at_edge))
