@@ -87,11 +87,14 @@ NARROW: Mapping[str, Mapping[str, Sequence[Value]]] = {
         "ROWS": (1, 2),
         "VEC": (1, 4),
         "WORK": (1, 8),
-        "UNROLL": (4,),
+        "STEPS": (1,),
+        "UNROLL": (1,),
+        "PREFETCH": (0,),
         "ONLINE": (1,),
         "CACHE": (0, 2),
         "REDUCE": ("shuffle",),
         "EXP": ("fast",),
+        "STREAM": (0,),
     },
 }
 """Spaces of 48 configurations, as somebody writes them who knows the kernel: a small budget measures all of it."""
