@@ -14,7 +14,8 @@
 //              padded: lines are 16 bytes longer
 //   UNROLL     steps of 16 along k unrolled together (mma only: those of wgmma always are)
 //   GROUP      blocks go down GROUP tile rows before they go on to the next tile column, for the sake of L2
-//   SPLIT_K    blocks that share a tile of C, each with its part of k; the last one to finish adds up
+//   SPLIT_K    blocks that share a tile of C, each with its part of k; the last one to finish adds up. Where C is so
+//              large that their sums do not fit the workspace (`room` floats) one of them does it all
 //   STORE      direct: from registers to C; shared: through shared memory, for whole lines
 
 #ifdef MMA_WGMMA
@@ -551,7 +552,7 @@ __device__ __forceinline__ void store(char *, Element *C, int m, int n, int row,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_half(const Element *A, const Element *B, Element *C, float *partial, int *finished, int m, int n,
-                int k) {
+                int k, int room) {
 #ifdef A_LAYOUT_COLUMN
     const Matrix a(A, k, m);
 #else
@@ -574,13 +575,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int group_rows = min(GROUP, tile_rows - group * GROUP);
     const int row = (group * GROUP + in_group % group_rows) * BM, column = in_group / group_rows * BN;
 
-    const int all = (k + BK - 1) / BK, share = (all + SPLIT_K - 1) / SPLIT_K;
+    const bool shared_out = SPLIT_K > 1 && (size_t)tile_rows * tile_columns * SPLIT_K * BM * BN <= room;
+    if (split > 0 && !shared_out) return;
+    const int all = (k + BK - 1) / BK, share = shared_out ? (all + SPLIT_K - 1) / SPLIT_K : all;
     const int first = split * share, tiles = min(share, all - first);  // none, or less, are left for some
     const Place place;
     float sum[FRAGMENTS][SUMS] = {};
     accumulate(stages, a, b, row, column, first, tiles, place, sum);
 #if SPLIT_K > 1
-    if (!combine(partial, finished, tile, split, sum)) return;
+    if (shared_out && !combine(partial, finished, tile, split, sum)) return;
 #endif
     store(stages, C, m, n, row, column, place, sum);
 }

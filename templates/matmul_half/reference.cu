@@ -12,7 +12,7 @@ __device__ Element rounded(double x) { return __float2bfloat16((float)x); }
 #endif
 
 extern "C" __global__ void matmul_half_reference(const Element *A, const Element *B, Element *C, float *, int *, int m,
-                                                 int n, int k) {
+                                                 int n, int k, int) {
 #ifdef A_LAYOUT_COLUMN
     const size_t a_row = 1, a_step = m;
 #else
