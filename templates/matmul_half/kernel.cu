@@ -51,7 +51,7 @@ __device__ __forceinline__ unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// BYTES bytes to shared memory: those at `from`, or zeros.
+// BYTES bytes to shared memory: those at `from`, or zeros, and then nothing is read.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void *to, const void *from, bool inside) {
     const int source_bytes = inside ? BYTES : 0;
@@ -207,6 +207,8 @@ struct Tile {
     static constexpr int CHUNKS = PANEL / 8;  // of 16 bytes
     static constexpr int PANEL_BYTES = 2 * LINES * PANEL;
     static constexpr int BYTES = 2 * LINES * WIDTH;
+    static constexpr int LINE_BYTES = 2 * PANEL;
+    static constexpr int PERIOD = 8;  // lines after which chunks are in the same order
 
     // Where a chunk would be if it had kept its place. `column` is a multiple of 8.
     static __device__ __forceinline__ int unswizzled(int line, int column) {
@@ -220,10 +222,11 @@ struct Tile {
         return column / PANEL * PANEL_BYTES + 2 * (line * PANEL + chunk * 8 + column % 8);
     }
 #else
-    static constexpr int STRIDE = WIDTH + 8;
-    static constexpr int BYTES = 2 * LINES * STRIDE;
+    static constexpr int LINE_BYTES = 2 * WIDTH + 16;
+    static constexpr int PERIOD = 1;
+    static constexpr int BYTES = LINES * LINE_BYTES;
 
-    static __device__ __forceinline__ int offset(int line, int column) { return 2 * (line * STRIDE + column); }
+    static __device__ __forceinline__ int offset(int line, int column) { return line * LINE_BYTES + 2 * column; }
 #endif
 };
 
@@ -269,18 +272,29 @@ __device__ __forceinline__ void copy_tile(char *tile, const Matrix &from, int li
     if (from.aligned) {
         constexpr int PER_LINE = To::WIDTH / VEC;
         constexpr int COPIES = To::LINES * PER_LINE;
+        constexpr bool SAME_COLUMN = THREADS % PER_LINE == 0;     // for all copies of a thread
+        constexpr int LINES = SAME_COLUMN ? THREADS / PER_LINE : 1;  // from one of them to the next
+        const int y = threadIdx.x / PER_LINE, x = threadIdx.x % PER_LINE * VEC;
+        const Element *source = from.at(line + y, column + x);
+        char *to = tile + To::offset(y, x);
+        const int lines = column + x < from.width ? from.lines - line - y : 0;  // that are inside
 #pragma unroll
         for (int i = 0; i < (COPIES + THREADS - 1) / THREADS; ++i) {
-            const unsigned copy = threadIdx.x + i * THREADS;
+            const int copy = threadIdx.x + i * THREADS;
             if (COPIES % THREADS != 0 && copy >= COPIES) break;
-            const int y = copy / PER_LINE, x = copy % PER_LINE * VEC;
-            const bool inside = from.contains(line + y, column + x);
-            copy_async<2 * VEC>(tile + To::offset(y, x), inside ? from.at(line + y, column + x) : from.data, inside);
+            if constexpr (SAME_COLUMN) {
+                char *to_line = LINES % To::PERIOD == 0 ? to + i * LINES * To::LINE_BYTES : tile + To::offset(y + i * LINES, x);
+                copy_async<2 * VEC>(to_line, source + (size_t)(i * LINES) * from.width, i * LINES < lines);
+            } else {
+                const int other_y = copy / PER_LINE, other_x = copy % PER_LINE * VEC;
+                copy_async<2 * VEC>(tile + To::offset(other_y, other_x), from.at(line + other_y, column + other_x),
+                                    from.contains(line + other_y, column + other_x));
+            }
         }
     } else {
         constexpr int PER_LINE = To::WIDTH / 8;
 #pragma unroll 1
-        for (unsigned chunk = threadIdx.x; chunk < To::LINES * PER_LINE; chunk += THREADS) {
+        for (int chunk = threadIdx.x; chunk < To::LINES * PER_LINE; chunk += THREADS) {
             const int y = chunk / PER_LINE, x = chunk % PER_LINE * 8;
             uint4 values;
             values.x = from.pair(line + y, column + x);
@@ -474,7 +488,7 @@ __device__ __forceinline__ bool combine(float *partial, int *finished, int tile,
         if (other == split) continue;
 #pragma unroll
         for (int i = 0; i < FRAGMENTS * SUMS; ++i) {
-            sum[i / SUMS][i % SUMS] += tile_sums[(size_t)other * BM * BN + i * THREADS];
+            sum[i / SUMS][i % SUMS] += __ldcg(tile_sums + (size_t)other * BM * BN + i * THREADS);
         }
     }
     if (threadIdx.x == 0) finished[tile] = 0;  // as it was
