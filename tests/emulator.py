@@ -114,16 +114,19 @@ class Emulator:
         folder = self._folder / f"{kernel.name}-{key}"
         program = folder / "program"
         if not program.exists():
-            folder.mkdir()
-            (folder / "config.h").write_text(defines)
-            _compile(kernel, source, folder, self._options)
+            folder.mkdir(exist_ok=True)
+            work = folder / f"build-{next(self._jobs)}"
+            work.mkdir()
+            (work / "config.h").write_text(defines)
+            _compile(kernel, source, work, self._options)
+            (work / "program").rename(program)
         return program
 
 
 def geometry_of(kernel: Kernel, config: Config | None, names: Names) -> Geometry:
     """As a GPU's launch would have it; of the reference without a config."""
     if config is None:
-        elements = sum(int(np.prod(_shape(a, names))) for a in kernel.arguments if a.kind in ("output", "inout"))
+        elements = sum(int(np.prod(shape_of(a, names))) for a in kernel.arguments if a.kind in ("output", "inout"))
         blocks = min(MOST_REFERENCE_BLOCKS, -(-elements // REFERENCE_THREADS))
         return Geometry((blocks, 1, 1), (REFERENCE_THREADS, 1, 1), 0)
     launch = kernel.launch
@@ -144,10 +147,8 @@ def _compile(kernel: Kernel, source: Source, folder: Path, options: Sequence[str
     else:
         defines += [f'-DSOURCE="{source.file}"', "-include", str(folder / "config.h")]
         defines += [f'-DTWINS="{twins}"'] if twins.exists() else []
-    unfinished = folder / "unfinished"
-    program = [str(PROGRAMS / "driver.cpp"), *linked, "-lm", "-o", str(unfinished)]
+    program = [str(PROGRAMS / "driver.cpp"), *linked, "-lm", "-o", str(folder / "program")]
     subprocess.run([*_CXX, *allowed, *options, *defines, *program], check=True)
-    unfinished.rename(folder / "program")
 
 
 def _prototype(kernel: Kernel, source: Source) -> str:
@@ -156,12 +157,12 @@ def _prototype(kernel: Kernel, source: Source) -> str:
 
 
 def _job_line(argument: Argument, names: Names, arrays: Arrays, folder: Path, unaligned: bool) -> str:
-    dtype = _dtype(argument, names)
+    dtype = dtype_of(argument, names)
     if argument.kind == "scalar":
         assert argument.value is not None
         value = np.array(argument.value.evaluate(names), dtype)
         return f"scalar {dtype.itemsize} {int.from_bytes(value.tobytes(), 'little')}"
-    shape, path = _shape(argument, names), folder / argument.name
+    shape, path = shape_of(argument, names), folder / argument.name
     if argument.kind in ("input", "inout"):
         array = arrays[argument.name]
         assert array.shape == shape, (argument.name, array.shape, shape)
@@ -172,14 +173,15 @@ def _job_line(argument: Argument, names: Names, arrays: Arrays, folder: Path, un
 
 
 def _read(path: Path, argument: Argument, names: Names) -> NDArray[Any]:
-    return np.frombuffer(path.read_bytes(), _dtype(argument, names)).reshape(_shape(argument, names))
+    return np.frombuffer(path.read_bytes(), dtype_of(argument, names)).reshape(shape_of(argument, names))
 
 
-def _dtype(argument: Argument, names: Names) -> np.dtype[Any]:
+def dtype_of(argument: Argument, names: Names) -> np.dtype[Any]:
+    """In storage: bfloat16 as its bits."""
     return storage(canonical(str(names.get(argument.dtype, argument.dtype))))
 
 
-def _shape(argument: Argument, names: Names) -> tuple[int, ...]:
+def shape_of(argument: Argument, names: Names) -> tuple[int, ...]:
     return tuple(int(extent.evaluate(names)) for extent in argument.shape)
 
 

@@ -138,7 +138,7 @@ def test_threads_that_have_returned_count_as_arrived(tmp_path: Path) -> None:
 
 
 BARRIERS = {
-    "the other half of the block waits for its warp": "if (t < 32) __syncthreads(); else __shfl_sync(1u << 31 | 1u << (t % 31), t, 0);",
+    "half of a warp for the other": "if (t < 32 || t > 47) __syncthreads(); else __any_sync(~0u, 1);",
     "a lane that never comes": "if (t % 32) __syncwarp(); else __syncthreads();",
     "a lane outside of its own mask": "__shfl_sync(1u, t, 0);",
     "spinning": "if (t == 0) { __syncthreads(); } else { for (;;) __nanosleep(1); }",
@@ -176,7 +176,7 @@ def test_asynchronous_copies_come_no_sooner_than_they_are_waited_for(tmp_path: P
     body = """
         float *shared = reinterpret_cast<float *>(shared_storage);
         for (int i = 0; i < 3; ++i) {
-            __pipeline_memcpy_async(shared + 96 * (t / 32) + 32 * i + t % 32, given + 32 * i + t % 32, 4, i == 1 ? 4 : 0);
+            __pipeline_memcpy_async(shared + 32 * i + t, given + 32 * i + t, 4, i == 1 ? 4 : 0);
             __pipeline_commit();
         }
         __pipeline_wait_prior(1);
