@@ -47,6 +47,8 @@ TINY_PROBLEMS: Sequence[dict[str, Value]] = [
         ((20, 68, 132), "bfloat16", LAYOUTS[2]),
         ((130, 34, 70), "bfloat16", LAYOUTS[3]),
         ((24, 296, 40), "float16", LAYOUTS[3]),
+        ((80, 16, 130), "bfloat16", LAYOUTS[1]),
+        ((9, 72, 80), "float16", LAYOUTS[2]),
     ]
 ]
 
@@ -75,10 +77,10 @@ TUNED: dict[str, Value] = {
     "MMA": "wgmma",
     "BM": 128,
     "BN": 256,
-    "BK": 64,
+    "BK": 32,
     "WM": 64,
     "WN": 256,
-    "STAGES": 3,
+    "STAGES": 6,
     "IN_FLIGHT": 1,
     "LAYOUT": "swizzled",
     "GROUP": 16,
