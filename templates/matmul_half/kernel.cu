@@ -283,8 +283,9 @@ __device__ __forceinline__ void copy_tile(char *tile, const Matrix &from, int li
             const int copy = threadIdx.x + i * THREADS;
             if (COPIES % THREADS != 0 && copy >= COPIES) break;
             if constexpr (SAME_COLUMN) {
-                char *to_line = LINES % To::PERIOD == 0 ? to + i * LINES * To::LINE_BYTES : tile + To::offset(y + i * LINES, x);
-                copy_async<2 * VEC>(to_line, source + (size_t)(i * LINES) * from.width, i * LINES < lines);
+                constexpr bool SAME_PLACE = LINES % To::PERIOD == 0;  // in their lines
+                copy_async<2 * VEC>(SAME_PLACE ? to + i * LINES * To::LINE_BYTES : tile + To::offset(y + i * LINES, x),
+                                    source + (size_t)(i * LINES) * from.width, i * LINES < lines);
             } else {
                 const int other_y = copy / PER_LINE, other_x = copy % PER_LINE * VEC;
                 copy_async<2 * VEC>(tile + To::offset(other_y, other_x), from.at(line + other_y, column + other_x),
