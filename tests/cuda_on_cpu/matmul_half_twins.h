@@ -116,7 +116,7 @@ public:
     Operand(unsigned long long descriptor, bool deep) : descriptor(descriptor), deep(deep) {
         const unsigned width = swizzle_bytes();
         if ((descriptor >> 49 & 7) != 0) fail("wgmma: base offsets are not known here");
-        if (field(0) / width * width % (8 * width) != 0) fail("wgmma: an operand does not begin where its swizzle does");
+        if (field(0) / width % 8 != 0) fail("wgmma: an operand does not begin where its swizzle does");
     }
 
     unsigned swizzle_bytes() const {
@@ -135,7 +135,8 @@ public:
         const unsigned width = swizzle_bytes(), leading = field(16), stride = field(32);
         const unsigned line = deep ? position : k, along = 2 * (deep ? k : position);
         if (deep && field(0) % width + along >= width) fail("wgmma: an operand goes on past its swizzle");
-        const unsigned plain = field(0) + line / 8 * stride + line % 8 * width + along / width * leading + along % width;
+        const unsigned first = field(0) + line / 8 * stride + along / width * leading;
+        const unsigned plain = first + line % 8 * width + along % width;
         return plain ^ (plain >> 7 & (width / 16 - 1)) << 4;
     }
 
