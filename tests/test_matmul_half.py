@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.emulator import EmulatedError, Emulator
 from tests.families import Problem, family
+from tuner_daemon.builders.preamble import preamble
 from tuner_daemon.records.kernel import Kernel, Value
 from tuner_daemon.records.space import Config
 
@@ -79,3 +81,24 @@ def test_a_planted_fault_is_noticed(right: str, wrong: str, message: str, tmp_pa
     else:
         with pytest.raises(EmulatedError, match=message):
             error(kernel, tmp_path)
+
+
+def serialized(text: str, folder: Path) -> bool:
+    """Whether the assembler waits after every wgmma: it says so, and only so."""
+    config = Config.of({**family("matmul_half").baseline, **CHANGED})
+    (folder / "config.h").write_text(preamble(family("matmul_half").kernel.parameters, config, PROBLEM))
+    (folder / "kernel.cu").write_text(text)
+    command = ["nvcc", "-cubin", "-arch=sm_90a", "-std=c++17", "-Xptxas=-v", "-include", str(folder / "config.h")]
+    files = ["-o", str(folder / "kernel.cubin"), str(folder / "kernel.cu")]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, check=True)
+    assert "Used" in done.stderr
+    return "serialized" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="the assembler's remarks come from nvcc")
+def test_products_of_warpgroups_follow_each_other_without_waiting(tmp_path: Path) -> None:
+    text = family("matmul_half").kernel.sources["cuda"].file.read_text()
+    assert not serialized(text, tmp_path)
+    touched = text.replace("wgmma_wait<IN_FLIGHT>();", "wgmma_wait<IN_FLIGHT>(); sum[0][0] *= 2.0f;")
+    assert touched != text
+    assert serialized(touched, tmp_path)
