@@ -28,7 +28,7 @@ PROGRAMS = Path(__file__).parent / "cuda_on_cpu"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 IGNORE_BARRIERS = "-DIGNORE_BARRIERS"
 
-_CXX = ("g++", "-std=c++20", "-O1", "-Wall", "-Werror", f"-I{PROGRAMS}")
+_CXX = ("g++", "-std=c++20", "-O1", "-fno-strict-aliasing", "-Wall", "-Werror", f"-I{PROGRAMS}")
 # nvcc says nothing of these, and their macros make them common.
 _ALLOWED = ("unknown-pragmas", "maybe-uninitialized", "sign-compare", "unused", "class-memaccess", "array-bounds")
 _ENVIRONMENT = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0", "PATH": "/usr/bin:/bin"}
@@ -138,16 +138,15 @@ def geometry_of(kernel: Kernel, config: Config | None, names: Names) -> Geometry
 def _compile(kernel: Kernel, source: Source, folder: Path, options: Sequence[str]) -> None:
     twins = PROGRAMS / f"{kernel.name}_twins.h"
     allowed = [f"-Wno-{warning}" for warning in _ALLOWED]
-    defines = [f"-DENTRY={source.entry}"]
+    defines = [f"-DENTRY={source.entry}", f'-DCONFIG="{folder / "config.h"}"']
     linked: list[str] = []
     if source.language == "cpu":
         linked = [str(folder / "kernel.o")]
         compile_c = ["gcc", "-std=gnu11", "-O1", "-g", "-march=native", *options, "-include", str(folder / "config.h")]
         subprocess.run([*compile_c, "-c", str(source.file), "-o", *linked], check=True)
         defines.append(f"-DPROTOTYPE={_prototype(kernel, source)}")
-        defines += ["-include", str(folder / "config.h")]
     else:
-        defines += [f'-DSOURCE="{source.file}"', "-include", str(folder / "config.h")]
+        defines.append(f'-DSOURCE="{source.file}"')
         defines += [f'-DTWINS="{twins}"'] if twins.exists() else []
     program = [str(PROGRAMS / "driver.cpp"), *linked, "-lm", "-o", str(folder / "program")]
     subprocess.run([*_CXX, *allowed, *options, *defines, *program], check=True)

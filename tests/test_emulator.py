@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from tests.emulator import SANITIZERS, EmulatedError, Emulator
 from tuner_daemon.intake.kernels import load_kernel
-from tuner_daemon.records.kernel import Kernel
+from tuner_daemon.records.expression import Expression
+from tuner_daemon.records.kernel import Argument, Kernel
 from tuner_daemon.records.space import Config
 from tuner_daemon.worker.arrays import from_bfloat16, to_bfloat16
 
@@ -91,9 +93,10 @@ def numbers(count: int) -> NDArray[np.int32]:
     return np.arange(count, dtype=np.int32)
 
 
-def test_threads_know_their_place_in_three_dimensions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("-DUSE_UCONTEXT",)], ids=["own", "ucontext"])
+def test_threads_know_their_place_in_three_dimensions(tmp_path: Path, options: tuple[str, ...]) -> None:
     body = "out[t] = 100 * threadIdx.z + 10 * threadIdx.y + threadIdx.x + 1000 * blockDim.z + gridDim.x;"
-    out = ran(tmp_path, numbers(24), body, x=4, y=3, z=2)
+    out = ran(tmp_path, numbers(24), f"__syncthreads(); {body}", *options, x=4, y=3, z=2)
     assert out.reshape(2, 3, 4)[1, 2, 3] == 2124
     assert out.reshape(2, 3, 4)[0, 2, 1] == 2022
 
@@ -161,6 +164,13 @@ def test_threads_run_as_far_apart_as_barriers_allow(tmp_path: Path) -> None:
     assert np.array_equal(right, 63 - numbers(64))
     wrong = ran(tmp_path / "w", numbers(64), body.replace("{barrier}", ""), x=64, shared_bytes=256)
     assert np.array_equal(wrong[:32], [-1] * 32)  # what shared memory holds at first
+
+
+def test_a_kernel_may_name_its_parts_as_it_likes(tmp_path: Path) -> None:
+    """X, Y and Z are macros here, too."""
+    before = "struct Block { int count; }; template <int T> int call(int given) { return given * T; } int run, lane;"
+    out = ran(tmp_path, numbers(32), "Block block{call<X>(given[t])}; out[t] = block.count;", before=before)
+    assert np.array_equal(out, 32 * numbers(32))
 
 
 def test_blocks_share_atomics_and_run_in_either_order(tmp_path: Path) -> None:
@@ -259,6 +269,20 @@ READS = {
 def test_reads_outside_and_unaligned_ones_are_noticed_with_sanitizers(tmp_path: Path, what: str) -> None:
     with pytest.raises(EmulatedError, match=re.compile("AddressSanitizer|runtime error")):
         ran(tmp_path, numbers(32), READS[what], *SANITIZERS, shared_bytes=124)
+
+
+def test_a_workspace_is_zero_at_first_and_kept_between_launches(tmp_path: Path) -> None:
+    kernel, config = probe(tmp_path / "probe", "out[t] = given[t] + 10 * atomicAdd(given_back + t, 1);")
+    file = kernel.sources["cuda"].file
+    file.write_text(file.read_text().replace("int n)", "int n, int *given_back)"))
+    parse = Expression.parse
+    workspace = Argument("given_back", "workspace", "int32", (parse("n"),), "zeros")
+    kernel = dataclasses.replace(kernel, arguments=(*kernel.arguments, workspace))
+    emulator = Emulator(tmp_path)
+    for launches in (1, 3):
+        out = emulator.run(kernel, config, {"n": 32}, {"given": numbers(32)}, launches=launches)
+        assert set(out) == {"out"}
+        assert np.array_equal(out["out"], numbers(32) + 10 * (launches - 1))
 
 
 def test_a_declaration_that_is_not_the_kernels_is_noticed(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def worst_error(function: Candidate, of: Family) -> float:
     for seed, problem in enumerate(of.edge_problems_on_cpu):
         inputs = of.inputs(problem, seed)
         got = run(function, of, inputs, problem)
-        errors.append(of.error(got, of.expected(problem, inputs)) / of.tolerance(problem))
+        errors.append(of.excess(problem, got, of.expected(problem, inputs)))
     return max(errors)
 
 

@@ -25,10 +25,10 @@ Candidate = tuple[Config | None, Problem]  # of a variant; without a config the 
 
 def sampled(of: Family, count: int, seed: int) -> list[Candidate]:
     """Configurations of every variant in turn."""
-    variants = list(islice(cycle(of.variants), count))
-    rounds = -(-count // len(of.variants))
+    variants = list(islice(cycle(of.tiny_variants), count))
+    rounds = -(-count // len(of.tiny_variants))
     configs: dict[tuple[object, ...], Iterator[Config]] = {
-        binary(variant): iter(of.sampled(rounds, seed, variant)) for variant in of.variants
+        binary(variant): iter(of.sampled(rounds, seed, variant)) for variant in of.tiny_variants
     }
     return [(next(configs[binary(variant)]), variant) for variant in variants]
 
@@ -59,7 +59,7 @@ def errors(of: Family, emulator: Emulator, candidate: Candidate, language: str =
             descending=number // 2 % 2 == 1,
             launches=1 + number % 2,
         )
-        found[str(problem)] = of.error(got, of.expected(problem, inputs)) / of.tolerance(problem)
+        found[str(problem)] = of.excess(problem, got, of.expected(problem, inputs))
     return found
 
 
@@ -81,7 +81,7 @@ def all_wrong(of: Family, emulator: Emulator, candidates: Sequence[Candidate]) -
 @pytest.mark.parametrize("name", FAMILIES)
 def test_sampled_cuda_candidates_are_right(name: str, tmp_path: Path) -> None:
     of = family(name)
-    candidates = sampled(of, max(4, min(MOST_SAMPLED, len(of.variants))), seed=21)
+    candidates = sampled(of, max(4, min(MOST_SAMPLED, len(of.tiny_variants))), seed=21)
     assert any(problems(of, candidate) for candidate in candidates)
     assert all_wrong(of, Emulator(tmp_path), candidates) == [""] * len(candidates)
 
@@ -98,8 +98,8 @@ def test_many_cuda_candidates_are_right_and_stay_inside_their_buffers(name: str,
 def test_a_missing_barrier_is_noticed(name: str, tmp_path: Path) -> None:
     of = family(name)
     needed = of.module.NEEDS_BARRIER
-    fitting = [c for c in of.sampled(400, 23, of.variants[0]) if needed.items() <= c.as_dict().items()][:2]
-    candidates: list[Candidate] = [(config, of.variants[0]) for config in fitting]
+    fitting = [c for c in of.sampled(400, 23, of.tiny_variants[0]) if needed.items() <= c.as_dict().items()][:2]
+    candidates: list[Candidate] = [(config, of.tiny_variants[0]) for config in fitting]
     assert len(candidates) == 2
     assert "" not in all_wrong(of, Emulator(tmp_path, IGNORE_BARRIERS), candidates)
 
@@ -118,7 +118,7 @@ def test_a_launch_with_too_little_shared_memory_is_noticed(name: str, tmp_path: 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_cuda_reference_is_right(name: str, tmp_path: Path) -> None:
     of = family(name)
-    candidates: list[Candidate] = [(None, variant) for variant in of.variants]
+    candidates: list[Candidate] = [(None, variant) for variant in of.tiny_variants]
     assert all_wrong(of, Emulator(tmp_path), candidates) == [""] * len(candidates)
 
 

@@ -9,6 +9,7 @@
 // same time: one that waits for a block which comes later hangs.
 //
 //   IGNORE_BARRIERS   __syncthreads does nothing (to see that a check notices)
+//   USE_UCONTEXT      as on processors other than x86-64: the C library switches between threads, several times slower
 
 #pragma once
 

@@ -11,6 +11,7 @@
 // that was written to and must not be.
 //
 //   ENTRY      the kernel           SOURCE   the file that defines it
+//   CONFIG     a header with the parameters' macros
 //   PROTOTYPE  instead of SOURCE: declares a C function, which is called once and linked in
 //   TWINS      a header to include before SOURCE
 
@@ -20,15 +21,14 @@
 
 #include <utility>
 
-#ifdef PROTOTYPE
-PROTOTYPE
-#else
+#ifndef PROTOTYPE
+#include "cuda_bf16.h"
+#include "cuda_fp16.h"
 #include "cuda_on_cpu.h"
-#ifdef TWINS
-#include TWINS
+#include "cuda_pipeline.h"
 #endif
-#include SOURCE
-#endif
+
+namespace driver {
 
 constexpr int MOST_ARGUMENTS = 64;
 #ifdef __SANITIZE_ADDRESS__
@@ -38,7 +38,7 @@ constexpr size_t GUARD_BYTES = 4096;
 #endif
 constexpr int GUARD = 0xa5;
 
-[[noreturn]] static void refuse(const char *what, const char *of) {
+[[noreturn]] inline void refuse(const char *what, const char *of) {
     fprintf(stderr, "%s: %s\n", what, of);
     exit(3);
 }
@@ -85,10 +85,10 @@ struct Given {
     }
 };
 
-static Given given[MOST_ARGUMENTS];
-static int count = 0;
+inline Given given[MOST_ARGUMENTS];
+inline int count = 0;
 
-static void parse_arguments(FILE *job) {
+inline void parse_arguments(FILE *job) {
     while (count < MOST_ARGUMENTS && fscanf(job, "%15s %zu", given[count].kind, &given[count].bytes) == 2) {
         Given &argument = given[count++];
         if (argument.is("scalar")) {
@@ -101,7 +101,7 @@ static void parse_arguments(FILE *job) {
 }
 
 template <typename T>
-static T passed(const Given &argument) {
+T passed(const Given &argument) {
     if constexpr (std::is_pointer_v<T>) {
         if (argument.is("scalar")) refuse("is a pointer, and declared a", argument.kind);
         return reinterpret_cast<T>(argument.data);
@@ -114,24 +114,25 @@ static T passed(const Given &argument) {
 }
 
 template <typename... T, size_t... I>
-static void call(void (*kernel)(T...), std::index_sequence<I...>) {
+void call(void (*kernel)(T...), std::index_sequence<I...>) {
     kernel(passed<T>(given[I])...);
 }
 
 template <typename... T>
-static void call(void (*kernel)(T...)) {
+void call(void (*kernel)(T...)) {
     if (sizeof...(T) != static_cast<size_t>(count)) refuse("another number of arguments than declared", "kernel");
     call(kernel, std::make_index_sequence<sizeof...(T)>());
 }
 
-int main(int, char **arguments) {
-    FILE *job = fopen(arguments[1], "r");
+template <typename Kernel>
+int run(const char *path, Kernel *kernel) {
+    FILE *job = fopen(path, "r");
     unsigned grid[3], block[3];
     size_t shared_bytes;
     int descending, launches;
     if (job == nullptr || fscanf(job, "%u %u %u %u %u %u %zu %d %d", grid, grid + 1, grid + 2, block, block + 1, block + 2,
                                  &shared_bytes, &descending, &launches) != 9) {
-        refuse("cannot be read", arguments[1]);
+        refuse("cannot be read", path);
     }
     parse_arguments(job);
     for (int launch = 0; launch < launches; ++launch) {
@@ -139,10 +140,10 @@ int main(int, char **arguments) {
             if (given[i].is("output") || given[i].is("inout")) memcpy(given[i].data, given[i].contents, given[i].bytes);
         }
 #ifdef PROTOTYPE
-        call(ENTRY);
+        call(kernel);
 #else
         emulator::launch({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes, descending != 0,
-                         [] { call(ENTRY); });
+                         [=] { call(kernel); });
 #endif
         for (int i = 0; i < count; ++i) {
             if (given[i].is("scalar") || given[i].is("null")) continue;
@@ -152,3 +153,18 @@ int main(int, char **arguments) {
     }
     return 0;
 }
+
+}  // namespace driver
+
+// Parameters are macros, which nothing before this line must see.
+#include CONFIG
+#ifdef PROTOTYPE
+PROTOTYPE
+#else
+#ifdef TWINS
+#include TWINS
+#endif
+#include SOURCE
+#endif
+
+int main(int, char **arguments) { return driver::run(arguments[1], ENTRY); }

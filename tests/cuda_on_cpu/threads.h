@@ -8,7 +8,10 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#ifndef __x86_64__
+#if !defined(__x86_64__) && !defined(USE_UCONTEXT)
+#define USE_UCONTEXT
+#endif
+#ifdef USE_UCONTEXT
 #include <ucontext.h>
 #endif
 
@@ -36,7 +39,7 @@ constexpr int MOST_FRUITLESS_ROUNDS = 1 << 12;
     exit(3);
 }
 
-#ifdef __x86_64__
+#ifndef USE_UCONTEXT
 
 // Pushes the registers that a function must keep, stores the stack pointer, and takes another one.
 extern "C" void emulator_switch(void **from, void *to);

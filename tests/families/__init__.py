@@ -59,10 +59,12 @@ class Family:
     @cached_property
     def variants(self) -> Sequence[Problem]:
         """One problem for every set of text values, which is to say for every binary that a configuration has."""
-        first: dict[tuple[Value, ...], Problem] = {}
-        for problem in (*self.edge_problems, *self.tiny_problems):
-            first.setdefault(binary(problem), problem)
-        return list(first.values())
+        return _variants([*self.edge_problems, *self.tiny_problems])
+
+    @cached_property
+    def tiny_variants(self) -> Sequence[Problem]:
+        """Of the tiny problems alone."""
+        return _variants(self.tiny_problems)
 
     @property
     def on_cpu(self) -> bool:
@@ -103,7 +105,15 @@ class Family:
         bounds: Mapping[str, float] = self.module.TOLERANCE
         if "dtype" in problem:
             return bounds[str(problem["dtype"])]
-        return bounds.get("float32") or max(bounds.values())
+        return bounds["float32"] if "float32" in bounds else max(bounds.values())
+
+    def excess(self, problem: Problem, got: Arrays, wanted: Mapping[str, NDArray[np.float64]]) -> float:
+        """The error over the tolerance: right up to 1."""
+        error = self.error(got, wanted)
+        if error == 0.0:
+            return 0.0
+        allowed = self.tolerance(problem)
+        return error / allowed if allowed else float("inf")
 
     def error(self, got: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[np.float64]]) -> float:
         """The worst output's, in norm or (a quarter) at its worst element; infinite where anything is not a number."""
@@ -131,6 +141,13 @@ def error(got: NDArray[Any], wanted: NDArray[np.float64]) -> float:
 def binary(problem: Problem) -> tuple[Value, ...]:
     """What a problem's binaries depend on: its text values."""
     return tuple(value for _, value in sorted(problem.items()) if isinstance(value, str))
+
+
+def _variants(problems: Sequence[Problem]) -> Sequence[Problem]:
+    first: dict[tuple[Value, ...], Problem] = {}
+    for problem in problems:
+        first.setdefault(binary(problem), problem)
+    return list(first.values())
 
 
 FAMILIES = tuple(sorted(path.parent.name for path in TEMPLATES.glob("*/kernel.toml")))
