@@ -186,7 +186,7 @@ struct Operand {
     struct Fragment {
         Pack packs[PACKS];
 
-        // `own`: the tile, from the first of the thread's lines on. `turn`: step % UNROLL, known when compiled.
+        // `own`: the tile, from the first of the thread's lines on. `turn`: of the steps unrolled together.
         __device__ __forceinline__ void load(const float *own, int step, int turn) {
             if (AS_IT_LIES) {
                 if (turn % VEC != 0) return;
@@ -220,8 +220,6 @@ typedef Operand<BN, TN, LANES_N, true> OperandB;
 #else
 typedef Operand<BN, TN, LANES_N, false> OperandB;
 #endif
-
-constexpr int STAGE_FLOATS = OperandA::FLOATS + OperandB::FLOATS;
 
 // Where a thread's sums lie in the tile of C.
 struct Place {
@@ -441,6 +439,32 @@ __device__ __forceinline__ void multiply_tiles(Copies &copies, int tiles, float 
 
 #else
 
+constexpr int STAGE_FLOATS = OperandA::FLOATS + OperandB::FLOATS;
+
+// Multiplies the operands of a step, and loads those of `step`: of the same one, or of the next with two sets of fragments.
+__device__ __forceinline__ void multiply_step(Fragments &current, const float *own_a, const float *own_b, int step,
+                                              int turn, float (&sum)[TM][TN]) {
+#if FRAGMENTS == 1
+    current.load(own_a, own_b, step, turn);
+    current.multiply(sum, turn);
+#else
+    const int next_turn = (turn + 1) % UNROLL;
+    Fragments next;
+    next.load(own_a, own_b, step, next_turn);
+    current.multiply(sum, turn);
+    current.take(next, next_turn);
+#endif
+}
+
+template <int COUNT>
+__device__ __forceinline__ void multiply_steps(Fragments &current, const float *own_a, const float *own_b, int step,
+                                               float (&sum)[TM][TN]) {
+#pragma unroll
+    for (int turn = 0; turn < COUNT; ++turn) {
+        multiply_step(current, own_a, own_b, step + turn + FRAGMENTS - 1, turn, sum);
+    }
+}
+
 __device__ __forceinline__ void multiply_tiles(Copies &copies, int tiles, float *stages, float (&sum)[TM][TN]) {
     const Place place;
     for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -460,33 +484,19 @@ __device__ __forceinline__ void multiply_tiles(Copies &copies, int tiles, float 
         reading = reading + 1 == STAGES ? 0 : reading + 1;
         const float *next_a = stages + place.own_a() + reading * STAGE_FLOATS;
         const float *next_b = stages + place.own_b() + reading * STAGE_FLOATS;
+#if FRAGMENTS == 1
 #pragma unroll 1
-        for (int step = 0; step < BK; step += UNROLL) {
-#pragma unroll
-            for (int turn = 0; turn < UNROLL; ++turn) {
-                if (FRAGMENTS == 1) {
-                    current.load(own_a, own_b, step + turn, turn);
-                    current.multiply(sum, turn);
-                } else {
-                    constexpr int LAST = UNROLL - 1;
-                    const int next_turn = turn == LAST ? 0 : turn + 1;
-                    Fragments next;
-                    if (turn == LAST && step + UNROLL == BK) {
-                        copies.finish(stage);
-                        __syncthreads();  // the next tile has arrived, and this one is in registers
-                        next.load(next_a, next_b, 0, 0);
-                    } else {
-                        next.load(own_a, own_b, step + turn + 1, next_turn);
-                    }
-                    current.multiply(sum, turn);
-                    current.take(next, next_turn);
-                }
-            }
-        }
-        if (FRAGMENTS == 1) {
-            copies.finish(stage);
-            __syncthreads();  // the next tile has arrived, and all threads have finished with this one
-        }
+        for (int step = 0; step < BK; step += UNROLL) multiply_steps<UNROLL>(current, own_a, own_b, step, sum);
+        copies.finish(stage);
+        __syncthreads();  // the next tile has arrived, and all threads have finished with this one
+#else
+#pragma unroll 1
+        for (int step = 0; step < BK - UNROLL; step += UNROLL) multiply_steps<UNROLL>(current, own_a, own_b, step, sum);
+        multiply_steps<UNROLL - 1>(current, own_a, own_b, BK - UNROLL, sum);
+        copies.finish(stage);
+        __syncthreads();  // the next tile has arrived, and all of this one is in registers
+        multiply_step(current, next_a, next_b, 0, UNROLL - 1, sum);
+#endif
         own_a = next_a;
         own_b = next_b;
     }
