@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,9 @@ class Emulator:
         folder = program.parent / f"{next(self._jobs)}"
         folder.mkdir()
         head = [*geometry.grid, *geometry.block, geometry.shared_bytes, int(descending), launches]
-        lines = [_job_line(a, names, arrays, folder, unaligned) for a in kernel.arguments]
+        # A reference has no workspace.
+        given = [replace(a, kind="null") if a.kind == "workspace" and config is None else a for a in kernel.arguments]
+        lines = [_job_line(a, names, arrays, folder, unaligned) for a in given]
         (folder / "job").write_text("\n".join([" ".join(map(str, head)), *lines]) + "\n")
         self._execute(program, folder / "job")
         written = [a for a in kernel.arguments if a.kind in ("output", "inout")]
@@ -162,7 +164,10 @@ def _job_line(argument: Argument, names: Names, arrays: Arrays, folder: Path, un
         assert argument.value is not None
         value = np.array(argument.value.evaluate(names), dtype)
         return f"scalar {dtype.itemsize} {int.from_bytes(value.tobytes(), 'little')}"
-    shape, path = shape_of(argument, names), folder / argument.name
+    path = folder / argument.name
+    if argument.kind == "null":
+        return f"null 0 0 {path}"
+    shape = shape_of(argument, names)
     if argument.kind in ("input", "inout"):
         array = arrays[argument.name]
         assert array.shape == shape, (argument.name, array.shape, shape)

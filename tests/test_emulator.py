@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from tests.emulator import SANITIZERS, EmulatedError, Emulator
 from tuner_daemon.intake.kernels import load_kernel
-from tuner_daemon.records.kernel import Kernel
+from tuner_daemon.records.expression import Expression
+from tuner_daemon.records.kernel import Argument, Kernel
 from tuner_daemon.records.space import Config
 from tuner_daemon.worker.arrays import from_bfloat16, to_bfloat16
 
@@ -259,6 +261,20 @@ READS = {
 def test_reads_outside_and_unaligned_ones_are_noticed_with_sanitizers(tmp_path: Path, what: str) -> None:
     with pytest.raises(EmulatedError, match=re.compile("AddressSanitizer|runtime error")):
         ran(tmp_path, numbers(32), READS[what], *SANITIZERS, shared_bytes=124)
+
+
+def test_a_workspace_is_zero_at_first_and_kept_between_launches(tmp_path: Path) -> None:
+    kernel, config = probe(tmp_path / "probe", "out[t] = given[t] + 10 * atomicAdd(given_back + t, 1);")
+    file = kernel.sources["cuda"].file
+    file.write_text(file.read_text().replace("int n)", "int n, int *given_back)"))
+    parse = Expression.parse
+    workspace = Argument("given_back", "workspace", "int32", (parse("n"),), "zeros")
+    kernel = dataclasses.replace(kernel, arguments=(*kernel.arguments, workspace))
+    emulator = Emulator(tmp_path)
+    for launches in (1, 3):
+        out = emulator.run(kernel, config, {"n": 32}, {"given": numbers(32)}, launches=launches)
+        assert set(out) == {"out"}
+        assert np.array_equal(out["out"], numbers(32) + 10 * (launches - 1))
 
 
 def test_a_declaration_that_is_not_the_kernels_is_noticed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 //
 //   GRID_X GRID_Y GRID_Z BLOCK_X BLOCK_Y BLOCK_Z SHARED_BYTES DESCENDING LAUNCHES
 //   scalar BYTES BITS                        one line per argument, in call order
-//   KIND BYTES OFFSET PATH                   input | inout | output | workspace
+//   KIND BYTES OFFSET PATH                   input | inout | output | workspace | null
 //
 // BITS is an unsigned number. Arrays are read from PATH, and what was written is stored in PATH.0, PATH.1, … per
 // launch. An array begins OFFSET bytes past an aligned address. With the address sanitizer it ends where its allocation
@@ -56,11 +56,11 @@ struct Given {
         // Past the last byte lies what the address sanitizer guards.
         allocation = static_cast<unsigned char *>(malloc(whole));
         contents = static_cast<unsigned char *>(malloc(bytes));
-        data = allocation + GUARD_BYTES + offset;
+        data = is("null") ? nullptr : allocation + GUARD_BYTES + offset;
         memset(allocation, GUARD, whole);
         memset(contents, is("workspace") ? 0 : 0xff, bytes);
         if (is("input") || is("inout")) read();
-        memcpy(data, contents, bytes);
+        if (!is("null")) memcpy(data, contents, bytes);
     }
 
     void read() {
@@ -145,7 +145,7 @@ int main(int, char **arguments) {
                          [] { call(ENTRY); });
 #endif
         for (int i = 0; i < count; ++i) {
-            if (given[i].is("scalar")) continue;
+            if (given[i].is("scalar") || given[i].is("null")) continue;
             given[i].check();
             if (given[i].is("output") || given[i].is("inout")) given[i].write(launch);
         }

@@ -20,7 +20,7 @@ from tuner_daemon.worker.device import Call, Device
 from tuner_daemon.worker.ladder import sampled
 from tuner_daemon.worker.messages import Candidate, Edge
 from tuner_daemon.worker.verifying import FailedError, Verification, on_device
-from tuner_daemon.worker.workspace import Slot, Workspace, Workspaces, fill_constants
+from tuner_daemon.worker.workspace import Slot, Workspace, Workspaces, allocate_scratch, fill_constants
 
 T = TypeVar("T")
 
@@ -45,8 +45,11 @@ class Trial:
         self.warm_median_s: float | None = None
         self.device_s = 0.0  # of work that this candidate has given to the device
         self._last: list[Slot] = []
-        self.verification = Verification(device, workspace, self._call_on, partial(self._time, cold=False))
         self._loaded = on_device(lambda: device.load(candidate.program))
+        self._scratch = on_device(lambda: allocate_scratch(device, candidate.program))
+        self.verification = Verification(
+            device, workspace, self._call_on, partial(self._time, cold=False), self._scratch
+        )
         if workspace.sets:
             fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
 
@@ -117,7 +120,7 @@ class Trial:
 
     def _call(self, index: int) -> Call:
         if index not in self._calls:
-            arguments = self._workspace.every_slot[index].passed(self._candidate.problem.arguments)
+            arguments = self._workspace.every_slot[index].passed(self._candidate.problem.arguments, self._scratch)
             self._calls[index] = self._loaded.bind(arguments)
         return self._calls[index]
 

@@ -4,14 +4,14 @@ Input sets: see ``inputs``; seven where arrays are small or the reference takes 
 one where no input is random. Constants are filled once, when a program is loaded, and so are the same in every set.
 Up to three sets lie on the device at a time, in slots that timing rotates through; a spare one, where there is room,
 is for checks at addresses that a candidate has not seen. What slots are filled from and compared with lies on the
-device as well, if it can compare by itself, up to half of its free memory.
+device as well, if it can compare by itself, up to half of its free memory. Scratch memory is each program's own.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from tuner_daemon.worker.checking import tolerance
 from tuner_daemon.worker.device import Buffer, Device, Loaded, NoMemoryError, RefusedError
 from tuner_daemon.worker.inputs import DRAWS, FEW_DRAWS, Draw
 from tuner_daemon.worker.kept import Checks, DeviceKept, HostKept, Kept, as_bytes
-from tuner_daemon.worker.messages import Argument, Array, Problem, Scalar
+from tuner_daemon.worker.messages import Argument, Array, Problem, Program, Scalar
 
 CHEAP_SET_S = 0.005
 SMALL_BYTES = 1 << 18  # of arrays: the time that one set takes says little then
@@ -81,9 +81,10 @@ class Slot:
                 self.buffers[array.name].fill(arrays.poison_byte(array), nbytes // 4, nbytes // 2)
         self.restore()
 
-    def passed(self, arguments: Sequence[Argument]) -> list[Buffer | Scalar]:
-        """What a call takes, in order: constants are filled by symbol instead."""
-        return [a if isinstance(a, Scalar) else self.buffers[a.name] for a in arguments if not is_constant(a)]
+    def passed(self, arguments: Sequence[Argument], scratch: Mapping[str, Buffer]) -> list[Buffer | Scalar | None]:
+        """What a call takes, in order: constants are filled by symbol instead. ``scratch``: the program's own."""
+        buffers: Mapping[str, Buffer] = {**self.buffers, **scratch}
+        return [a if isinstance(a, Scalar) else buffers.get(a.name) for a in arguments if not is_constant(a)]
 
     def output(self, array: Array) -> HostArray:
         return kept.stored(self.buffers[array.name], array)
@@ -106,9 +107,11 @@ class Slot:
             buffer.restore_guards()
 
 
-def broken_guard(checks: Checks | None, slots: Sequence[Slot]) -> str | None:
-    """Where a guard band of any of the slots was written to, in words."""
-    buffers = [item for slot in slots for item in slot.buffers.items()]
+def broken_guard(
+    checks: Checks | None, slots: Sequence[Slot], scratch: Mapping[str, Buffer] | None = None
+) -> str | None:
+    """Where a guard band of any of the slots, or of a program's scratch memory, was written to, in words."""
+    buffers = [item for slot in slots for item in slot.buffers.items()] + list((scratch or {}).items())
     broken = kept.broken_guards(checks, [buffer for _, buffer in buffers])
     for (name, _), (before, after) in zip(buffers, broken, strict=True):
         if before or after:
@@ -147,9 +150,9 @@ class Workspace:
         """Those that timing uses, then the spare one."""
         return self.slots if self.spare is None else [*self.slots, self.spare]
 
-    def broken_guard(self, slots: Sequence[Slot]) -> str | None:
+    def broken_guard(self, slots: Sequence[Slot], scratch: Mapping[str, Buffer]) -> str | None:
         """As ``Slot.broken_guard``."""
-        return broken_guard(self.checks, slots)
+        return broken_guard(self.checks, slots, scratch)
 
     def heal(self) -> None:
         for slot in self.every_slot:
@@ -224,7 +227,8 @@ class _Reference:
         loaded = self._device.load(self._problem.reference)
         try:
             fill_constants(loaded, self._problem, given)
-            self._device.launch(loaded.bind(self._slot.passed(self._problem.reference_arguments)))
+            scratch = allocate_scratch(self._device, self._problem.reference)
+            self._device.launch(loaded.bind(self._slot.passed(self._problem.reference_arguments, scratch)))
         finally:
             loaded.unload()
         broken, changed = self._slot.broken_guard(), self._slot.changed_input()
@@ -264,6 +268,14 @@ class Workspaces:
             workspace = Workspace(self._device, problem, self.checks, self._seed)
         self._kept[problem.key] = workspace
         return workspace
+
+
+def allocate_scratch(device: Device, program: Program) -> dict[str, Buffer]:
+    """The program's own memory, of zeros. Raises NoMemoryError."""
+    scratch = {array.name: device.allocate(arrays.nbytes(array)) for array in program.scratch}
+    for buffer in scratch.values():
+        buffer.fill(0)
+    return scratch
 
 
 def is_constant(argument: Argument) -> bool:
