@@ -23,9 +23,9 @@ constexpr int THREADS_N = BN / TN;
 constexpr int THREADS = THREADS_M * THREADS_N;
 
 // As many operands as possible are shared by the threads of a warp: 4 x 8, or 8 x 4 of thread tiles wider than tall.
-constexpr int smaller(int a, int b) { return a < b ? a : b; }
-constexpr int LANES_N_MOST = smaller(TN > TM ? 4 : 8, THREADS_N);
-constexpr int LANES_M = smaller(32 / LANES_N_MOST, THREADS_M);
+constexpr int LANES_N_WANTED = TN > TM ? 4 : 8;
+constexpr int LANES_M_LEAST = 32 / (LANES_N_WANTED < THREADS_N ? LANES_N_WANTED : THREADS_N);
+constexpr int LANES_M = LANES_M_LEAST < THREADS_M ? LANES_M_LEAST : THREADS_M;
 constexpr int LANES_N = 32 / LANES_M;
 constexpr int WARPS_N = THREADS_N / LANES_N;
 
@@ -34,6 +34,7 @@ constexpr int REGISTERS = TM * TN + TM + TN <= 88 ? 128 : 256;
 constexpr int MIN_BLOCKS = THREADS * REGISTERS < 65536 ? 65536 / (THREADS * REGISTERS) : 1;
 
 constexpr int A_STRIDE = BM + PAD;
+constexpr int FAR = 1 << 29;  // from any row of x
 constexpr int UNROLL_ROWS = UNROLL;  // nvcc does not expand macros in #pragma unroll
 
 #if VEC == 4
@@ -258,7 +259,7 @@ struct Copies {
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i) {
             const Pixel pixel = tile.pixel(problem, threadIdx.x % BN + i * THREADS);
-            above[i] = pixel.inside ? pixel.above(problem) : -(1 << 29);
+            above[i] = pixel.inside ? pixel.above(problem) : -FAR;
             left[i] = pixel.left(problem);
             corner[i] = problem.x + (size_t)pixel.image * problem.c * problem.h * problem.w +
                         (long long)pixel.above(problem) * problem.w + left[i];
@@ -274,7 +275,7 @@ struct Copies {
             const int right = tap - down * problem.s;
             Row *to = rows + step % 2 * BK + threadIdx.x;
             to->offset = (channel * problem.h + down) * problem.w + right;
-            to->down = channel < problem.c ? down : 1 << 29;
+            to->down = channel < problem.c ? down : FAR / 2;
             to->right = right;
         }
 #endif
@@ -460,7 +461,7 @@ __device__ __forceinline__ void convolve(const Problem &problem, const Tile &til
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
         const Pixel pixel = tile.pixel(problem, place.n(j));
-        above[j] = pixel.inside ? pixel.above(problem) : -(1 << 29);
+        above[j] = pixel.inside ? pixel.above(problem) : -FAR;
         left[j] = pixel.left(problem);
     }
     const float *plane = problem.x + (size_t)tile.image * problem.c * problem.h * problem.w;

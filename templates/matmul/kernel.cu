@@ -25,9 +25,9 @@ constexpr int THREADS_N = BN / TN;
 constexpr int THREADS = THREADS_M * THREADS_N;
 
 // As many operands as possible are shared by the threads of a warp: 4 x 8, or 8 x 4 of thread tiles wider than tall.
-constexpr int smaller(int a, int b) { return a < b ? a : b; }
-constexpr int LANES_N_MOST = smaller(TN > TM ? 4 : 8, THREADS_N);
-constexpr int LANES_M = smaller(32 / LANES_N_MOST, THREADS_M);
+constexpr int LANES_N_WANTED = TN > TM ? 4 : 8;
+constexpr int LANES_M_LEAST = 32 / (LANES_N_WANTED < THREADS_N ? LANES_N_WANTED : THREADS_N);
+constexpr int LANES_M = LANES_M_LEAST < THREADS_M ? LANES_M_LEAST : THREADS_M;
 constexpr int LANES_N = 32 / LANES_M;
 constexpr int WARPS_N = THREADS_N / LANES_N;
 
