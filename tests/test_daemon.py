@@ -32,6 +32,7 @@ class Item:
     name: str
     path: Path
     mtime_ns: int = 0
+    owner: int = 0
 
 
 @dataclass
@@ -45,6 +46,7 @@ class ListSpool:
     recovered: int = 0
     vanishing: bool = False
     unsettled: int = 0
+    left: int = 0
 
     def recover(self) -> None:
         self.recovered += 1
