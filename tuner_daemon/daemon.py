@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 SETTLING_S = 0.2
 """A spec that may still be being written is looked at again this soon."""
-SCAN_SHARE = 0.1
-"""Of a busy daemon's time, at most, is spent looking at incoming/."""
+SCAN_SHARE = 0.25
+"""Seconds that looking at incoming/ may take per second of serving, while the queue is not empty."""
 
 
 class Claim(Protocol):

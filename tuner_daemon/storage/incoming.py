@@ -46,6 +46,7 @@ class Entry:
 class _Sighting:
     fingerprint: Fingerprint
     since_s: float
+    entry: Entry
     whole: bool = False
 
 
@@ -101,10 +102,9 @@ class Incoming:
             if isinstance(what, _Refused):
                 refused.append((name, what.reason))
             elif what is not None:
-                seen[name] = self._settled(name, status, self._remembered(name, what))
-                if seen[name].whole:
-                    folder = stat.S_ISDIR(status.st_mode)
-                    whole.append(Entry(name, self._folder / name, status.st_uid, status.st_mtime_ns, folder))
+                seen[name] = sighting = self._settled(status, self._remembered(name, status, what))
+                if sighting.whole:
+                    whole.append(sighting.entry)
         self._seen = seen
         self.unsettled = len(seen) - len(whole)
         bare = {entry.name for entry in whole if entry.is_folder and spec_in(entry.path) is None}
@@ -176,12 +176,15 @@ class Incoming:
         is_kernel = os.path.lexists(folder / "kernel.toml") and spec_in(folder) is None
         return None if is_kernel else tuple(found)
 
-    def _remembered(self, name: str, fingerprint: Fingerprint) -> _Sighting:
+    def _remembered(self, name: str, status: os.stat_result, fingerprint: Fingerprint) -> _Sighting:
         before = self._seen.get(name)
-        same = before is not None and before.fingerprint == fingerprint
-        return before if before is not None and same else _Sighting(fingerprint, self._clock_s())
+        if before is not None and before.fingerprint == fingerprint:
+            return before
+        folder = stat.S_ISDIR(status.st_mode)
+        entry = Entry(name, self._folder / name, status.st_uid, status.st_mtime_ns, folder)
+        return _Sighting(fingerprint, self._clock_s(), entry)
 
-    def _settled(self, name: str, status: os.stat_result, sighting: _Sighting) -> _Sighting:
+    def _settled(self, status: os.stat_result, sighting: _Sighting) -> _Sighting:
         """The sighting, whole if it is by now; what was once whole is whole until it changes."""
         if sighting.whole:
             return sighting
@@ -190,7 +193,7 @@ class Incoming:
         # Editors and copiers make an empty file first.
         renamed = status.st_ctime_ns > last_write_ns and status.st_size > 0
         quiet = unchanged_s >= (RENAMED_S if renamed else WRITTEN_S)
-        whole = quiet and (unchanged_s >= OPEN_S or not files.is_open_for_writing(self._folder / name))
+        whole = quiet and (unchanged_s >= OPEN_S or not files.is_open_for_writing(sighting.entry.path))
         return replace(sighting, whole=True) if whole else sighting
 
 
