@@ -6,10 +6,8 @@ import contextlib
 import heapq
 import os
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -175,21 +173,10 @@ def watching(spool: Spool, wake: threading.Event, how: str, burst: Burst) -> Ite
             yield
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be, since it is not the disk that is asked."""
-    shared = Path("/dev/shm")
-    if not (shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 2 << 30):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=shared) as made:
-        yield Path(made)
-
-
 @pytest.mark.parametrize("how", ["on", "off", "overflowed"])
 @pytest.mark.parametrize("count", [500, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
-def test_each_spec_of_a_burst_is_seen_once(folder: Path, count: int, how: str) -> None:
-    spool, wake = SeenSpool(folder / "spool", count), threading.Event()
+def test_each_spec_of_a_burst_is_seen_once(in_memory: Path, count: int, how: str) -> None:
+    spool, wake = SeenSpool(in_memory / "spool", count), threading.Event()
     burst = Burst(spool, count)
     began_s = time.monotonic()
     with watching(spool, wake, how, burst):
@@ -205,10 +192,10 @@ def test_each_spec_of_a_burst_is_seen_once(folder: Path, count: int, how: str) -
     assert seen_s <= WITHIN_S
 
 
-def test_events_alone_miss_some(folder: Path) -> None:
+def test_events_alone_miss_some(in_memory: Path) -> None:
     """Negative control: a daemon that believed its events would not know of most of these specs."""
     count = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text()) + 4000
-    spool, go = Spool(folder / "spool"), threading.Event()
+    spool, go = Spool(in_memory / "spool"), threading.Event()
     burst = Burst(spool, count)
     told: set[str] = set()
     with pytest.MonkeyPatch.context() as stalled:

@@ -240,6 +240,25 @@ def is_open_for_writing(path: Path) -> bool:
     return False
 
 
+def copy_regular(source: Path, target: Path, limit_bytes: int, mode: int) -> None:
+    """Copies a regular file to a new one in blocks, and fsyncs it. Raises OSError as ``read_regular`` does, FsyncError;
+    what has been written by then stays."""
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(source))
+        if status.st_size > limit_bytes:
+            raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(source))
+        os.fchmod(copy.fileno(), mode)
+        left = limit_bytes  # it may grow
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            copy.write(block)
+            left -= len(block)
+        copy.flush()
+        _fsync(copy.fileno(), target)
+
+
 def free_name(folder: Path, name: str) -> str:
     """``name`` if nothing in ``folder`` has it, else stem-2.suffix, stem-3.suffix, …"""
     path, number, candidate = Path(name), 1, name
