@@ -92,6 +92,15 @@ def report(what: str, outcomes: Counter[str]) -> None:
     print(f"{what} (seed {SEED}): " + ", ".join(f"{name} {n}" for name, n in sorted(outcomes.items())))
 
 
+def alike(value: Any) -> st.SearchStrategy[Any]:
+    """Values of the same type, most of which would do as well."""
+    if isinstance(value, bool):
+        return st.booleans()
+    if isinstance(value, int | float):
+        return st.integers(1, 90) if isinstance(value, int) else st.floats(1.0, 90.0)
+    return st.sampled_from(WORDS) if isinstance(value, str) else st.just(value)
+
+
 @st.composite
 def changed_documents(draw: st.DrawFn) -> dict[str, Any]:
     """A good document with other values in some places."""
@@ -105,7 +114,7 @@ def changed_documents(draw: st.DrawFn) -> dict[str, Any]:
             if isinstance(here[key], dict | list) and draw(st.booleans()):
                 here = here[key]
                 continue
-            here[key] = draw(VALUES)
+            here[key] = draw(st.one_of(VALUES, alike(here[key])))
             break
     return document
 
