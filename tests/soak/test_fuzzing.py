@@ -219,7 +219,9 @@ def _evaluated(text: str, names: dict[str, Any]) -> str:
         return "refused"
     parts = expression.conjuncts()
     assert {name for part in parts for name in part.names} <= expression.names
-    if all(isinstance(value, int) and abs(value) < 2**62 for value in names.values()):
+    if expression.names <= names.keys() and all(
+        isinstance(value, int) and abs(value) < 2**62 for value in names.values()
+    ):
         expression.may_hold({name: Interval.of(int(value), int(value)) for name, value in names.items()})
     columns = {
         n: np.array([v]) if not isinstance(v, int) or abs(v) < 2**63 else np.array([v], float) for n, v in names.items()
