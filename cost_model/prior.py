@@ -133,7 +133,7 @@ class Prior:
                 offset=float(metadata["offset"]),
                 deviation=float(metadata["deviation"]),
             )
-        except (OSError, ValueError, KeyError, TypeError, xgboost.core.XGBoostError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, xgboost.core.XGBoostError) as error:
             raise DamagedPriorError(f"{folder}: {error}") from error
         if prior.schema != schema or metadata["format"] != _FORMAT:
             raise DamagedPriorError(f"{folder}: made for features {prior.schema}, want {schema}")

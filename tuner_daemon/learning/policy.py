@@ -96,7 +96,7 @@ def load_policy(folder: Path) -> Policy:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST_FILE).read_text())
         weights = load_file(folder / WEIGHTS_FILE)
         schema, groups = str(manifest["schema"]), frozenset(manifest["groups"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise ModelError(f"policy {folder}: {error}") from error
     if schema != STATE_SCHEMA:
         raise ModelError(f"policy {folder}: made for states {schema}, want {STATE_SCHEMA}")

@@ -122,7 +122,7 @@ class ModelStore:
             manifest = _checked(json.loads(files.read_regular(folder / _MANIFEST)))
             contents = {name: files.read_regular(folder / name) for name in manifest["files"]}
             created_at = datetime.fromisoformat(manifest["created_at"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(f"model {version}: {error}") from error
         for name, data in contents.items():
             if hashlib.sha256(data).hexdigest() != manifest["files"][name]["sha256"]:
@@ -138,7 +138,7 @@ class ModelStore:
 
     def promoted(self) -> list[str]:
         """The last champions, oldest first."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             history = json.loads((self.folder / _HISTORY).read_text())
             if isinstance(history, list):
                 return [version for version in history if isinstance(version, str)]

@@ -63,7 +63,7 @@ class Manifest:
                 raise DamagedPartError("its manifest is damaged")
             known = {item.name: body[item.name] for item in fields(cls)}  # a later release may have added some
             return cls(**{**known, "jobs": tuple(body["jobs"]), "inputs": tuple(body["inputs"])})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedPartError(f"its manifest is damaged: {error}") from error
 
 
@@ -187,7 +187,7 @@ def inputs(part: Part) -> tuple[str, ...]:
         return tuple(json.loads(found))
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
         raise DamagedPartError(str(error)) from error
 
 
