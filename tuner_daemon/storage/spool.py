@@ -26,6 +26,9 @@ from tuner_daemon.storage.results import restore_results
 logger = logging.getLogger(__name__)
 STATES = ("incoming", "active", "done", "failed", "hold")
 MAX_ATTEMPTS = 2
+ROOM_BYTES = 2 << 20
+"""A job's rows, result and binaries fit into it; with less left on the disk none is begun."""
+
 _LOCK, _LOCK_ATTEMPTS = ".lock", 5
 
 
@@ -151,6 +154,7 @@ class Spool:
         """Takes the spec to active/ and counts the attempt, before anything runs. None if it has gone, or if it turned
         out to be none, which is then in failed/. Raises DiskFullError; the spec is in incoming/ still."""
         with self._guard(f"claim {entry.name}"):
+            files.need_room(self.root, ROOM_BYTES)
             place = self._take(entry)
             if place is None:
                 return None
