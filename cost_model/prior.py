@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xgboost
 from numpy.typing import NDArray
+
+from cost_model.boosting import xgboost
 
 FAILURE_MARGIN = 0.5
 """A failure's score lies this many standard deviations below the slowest 5 % of its task."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.rows import DEVICE, measurement
@@ -93,7 +94,7 @@ def check_compaction(root: Path) -> Found:
 def prepare_interrupted_compaction(root: Path) -> Action:
     """The compact is there and so are all its inputs."""
     action = prepare_compaction(root)
-    with mock.patch.object(compaction, "_delete", lambda path: None):
+    with mock.patch.object(compaction, "_delete"):
         action()
     return ParquetLog(root / "log").compact
 
@@ -102,7 +103,12 @@ def prepare_interrupted_compaction(root: Path) -> Action:
 def without_list_of_inputs() -> Iterator[None]:
     """Negative control: a compaction that does not say what it replaces."""
     write = parts.write
-    with mock.patch.object(parts, "write", lambda folder, table, *, name=None, inputs=(): write(folder, table, name=name)):
+
+    def silent(folder: Path, table: Any, *, name: str | None = None, inputs: Sequence[str] = ()) -> parts.Part:
+        del inputs
+        return write(folder, table, name=name)
+
+    with mock.patch.object(parts, "write", silent):
         yield
 
 

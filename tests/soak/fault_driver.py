@@ -131,7 +131,8 @@ class Life:
     def wrong(self) -> list[str]:
         """What is not as it must be at the end."""
         log, found = ParquetLog(self.root / "log"), list[str]()
-        rows = [row for job in set(log.read(columns=["job"]).column("job").to_pylist()) for row in log.measurements(job)]
+        jobs = set(log.read(columns=["job"]).column("job").to_pylist())
+        rows = [row for job in jobs for row in log.measurements(job)]
         keys = [row.key for row in rows]
         if (counts := Spool(self.root / "spool").counts())["done"] != JOBS:
             found.append(f"specs {counts}")
