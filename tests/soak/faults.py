@@ -61,6 +61,7 @@ def run_under_faults(module: str, library: Path, **arguments: Any) -> dict[str, 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    print(done.stderr[-4000:], end="", file=sys.stderr)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
