@@ -253,12 +253,14 @@ class Spool:
         attempts = self._attempts_file(source)
         files.publish_bytes(folder / f"{name}{suffix}", f"{text}\n".encode(errors="replace"))
         files.move(source, folder / name)
-        attempts.unlink(missing_ok=True)
-        files.remove(self._workplace(source.name))
+        with suppress(OSError):  # the spec has its place; what is left behind goes at the next start
+            attempts.unlink(missing_ok=True)
+            files.remove(self._workplace(source.name))
 
     def _back(self, place: Path) -> None:
         files.move_into(self.incoming, place, place.name)
-        files.remove(self._workplace(place.name))
+        with suppress(OSError):
+            files.remove(self._workplace(place.name))
 
     def _workplace(self, name: str) -> Path:
         return self.root / "active" / f".{name}.work"
