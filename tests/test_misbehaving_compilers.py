@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -122,7 +123,7 @@ def test_a_full_disk_for_temporary_files_is_no_candidates_failure(
     kernel = vector_add_kernel(tmp_path / "k")
     for code, expected in ((errno.ENOSPC, DiskFullError), (errno.EIO, BuildError), (errno.EACCES, PermissionError)):
         with monkeypatch.context() as broken:
-            broken.setattr(command.tempfile, "TemporaryDirectory", _raiser(OSError(code, os.strerror(code))))
+            broken.setattr(tempfile, "TemporaryDirectory", _raiser(OSError(code, os.strerror(code))))
             with pytest.raises(expected):
                 one(gcc, kernel, "cpu")
     artifact(one(gcc, kernel, "cpu"))

@@ -11,6 +11,7 @@ from tests.soak.faults import compiled, quick_folder, run_under_faults
 DRIVER = "tests.soak.crash_driver"
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("stride", "at_least"), [pytest.param(1, 200, marks=pytest.mark.slow, id="all"), pytest.param(13, 30, id="few")]
 )
@@ -24,6 +25,7 @@ def test_a_crash_at_any_call_loses_nothing_and_doubles_nothing(tmp_path: Path, s
     assert (found["lost"], found["duplicated"]) == (0, 0)
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(5, id="few")])
 def test_without_the_compaction_naming_its_inputs_crashes_would_double_rows(tmp_path: Path, stride: int) -> None:
     """Negative control: the same crashes."""

@@ -49,6 +49,7 @@ def as_read_unchecked(data: bytes, right: Any) -> str:
     return "right" if table.equals(right) else "wrong"
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("n", [pytest.param(3000, marks=pytest.mark.slow), 200])
 def test_a_flipped_bit_is_never_read_wrongly(part: Part, n: int) -> None:
     """In the part, and in its manifest; the same flips, read without checks, are the negative control."""
@@ -75,6 +76,7 @@ def test_a_flipped_bit_is_never_read_wrongly(part: Part, n: int) -> None:
     assert unchecked["wrong"] > n / 3
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 251])
 def test_no_truncation_is_read_wrongly(part: Part, step: int) -> None:
     """Of every length; enumerated, so there is no seed."""

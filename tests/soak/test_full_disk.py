@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,9 @@ class Watched:
         wait_until(lambda: self.is_waiting_for_space() is waiting, within_s=60)
         return time.monotonic() - began_s
 
+    def has_begun(self, job_number: int) -> bool:
+        return self.count("done") >= job_number and self.count("active") > 0
+
     def close(self) -> None:
         self.ears.close()
         self.process.kill()
@@ -99,7 +103,7 @@ class Watched:
         return counts_in(self.state / "spool")[state]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("jobs", "times", "may_mount"),
     [
@@ -115,7 +119,7 @@ def test_a_full_disk_is_waited_for_and_no_row_is_wrong(tmp_path: Path, jobs: int
         for number in range(jobs):
             daemon.drop(number)
         for number in range(times):
-            wait_until(lambda n=number: daemon.count("active") and daemon.count("done") >= n, within_s=120)
+            wait_until(partial(daemon.has_begun, number), within_s=120)
             time.sleep(rng.uniform(0.0, 1.0))
             disk.fill()
             pauses_s.append(daemon.seconds_until(waiting=True))

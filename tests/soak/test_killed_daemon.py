@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import ROOT
+from tests.rows import measurement
 from tests.waiting import wait_until
 from tuner_daemon.storage.log import ParquetLog, part_files
 from tuner_daemon.storage.spool import counts_in
@@ -131,7 +132,7 @@ class Installation:
             self.held += 1
             assert "ended 2 times" in spec.with_name(f"{spec.name}.reason.txt").read_text()
             spec.rename(self.incoming / spec.name)
-        wait_until(lambda: counts_in(self.spool)["done"] == ended, within_s=60)
+        wait_until(lambda: counts_in(self.spool)["done"] == ended, within_s=120)
         process.terminate()
         assert process.wait(30) == 0
 
@@ -162,7 +163,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     made.witness.unlink()
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("kills", "jobs", "within_s"),
     [pytest.param(200, 500, 3.0, marks=pytest.mark.slow, id="200"), pytest.param(3, 9, 30.0, id="3")],
@@ -189,7 +190,6 @@ def test_killed_at_random_every_job_ends_and_every_acknowledged_row_is_there_onc
     assert len(acknowledged) >= 4 * jobs
     assert installation.in_mid_job > kills / 4
     assert (p95(installation.restarts_cpu_s) if busy else p95_s) <= within_s
-    show_that_damage_is_seen(installation.log, acknowledged)
 
 
 def p95(values: Sequence[float]) -> float:
@@ -201,8 +201,13 @@ def is_busy() -> bool:
     return os.getloadavg()[0] > len(os.sched_getaffinity(0))
 
 
-def show_that_damage_is_seen(log: ParquetLog, acknowledged: set[str]) -> None:
-    """Negative control: a part copied, spoilt, taken away."""
+def test_a_part_copied_spoilt_or_taken_away_would_be_seen(tmp_path: Path) -> None:
+    """Negative control."""
+    log, rows = ParquetLog(tmp_path), [measurement(n) for n in range(6)]
+    for row in rows:
+        log.append([row])
+    acknowledged = {row.key for row in rows}
+    assert judged(log, acknowledged) == Judged(6, 0, 0, 0)
     part = next(part_files(log.folder / "measurements"))
     copy = part.with_name(f"{part.stem[:-4]}0000.parquet")
     copy.write_bytes(part.read_bytes())

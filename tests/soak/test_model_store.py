@@ -34,7 +34,7 @@ def swap_until_killed(folder: Path, source: Path, delay_s: float) -> None:
     process.communicate()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kills", [pytest.param(300, marks=pytest.mark.slow), 10])
 def test_killed_while_models_are_swapped_there_is_always_a_working_one(tmp_path: Path, kills: int) -> None:
     rng, swapped, interrupted = random.Random(SEED), set[str](), 0
@@ -58,7 +58,7 @@ def test_killed_while_models_are_swapped_there_is_always_a_working_one(tmp_path:
     assert interrupted > kills / 10
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("n", [pytest.param(300, marks=pytest.mark.slow), 40])
 def test_whatever_lies_in_the_champions_place_a_model_works_and_no_payload_runs(tmp_path: Path, n: int) -> None:
     arguments = json.dumps({"folder": str(tmp_path / "work"), "files": n, "seed": SEED})
