@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class Item:
     name: str
     path: Path
     mtime_ns: int = 0
+    owner: int = 0
 
 
 @dataclass
@@ -45,6 +47,7 @@ class ListSpool:
     recovered: int = 0
     vanishing: bool = False
     unsettled: int = 0
+    left: int = 0
 
     def recover(self) -> None:
         self.recovered += 1
@@ -211,6 +214,36 @@ def test_a_waiting_spec_is_read_for_its_priority_once() -> None:
         pass
     assert len(spool.done) == 20
     assert sorted(read) == sorted(set(read))
+
+
+def test_status_and_log_say_when_specs_are_left_where_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    class FullSpool(ListSpool):
+        def scan(self) -> list[Item]:
+            self.left = 40_000
+            return super().scan()
+
+    daemon, published, _ = make(FullSpool(["a", "b"]), ScriptedEngine())
+    while daemon.serve_one():
+        pass
+    assert published[-1]["left_in_incoming"] == 40_000
+    assert caplog.text.count("40000 specs stay in incoming/") == 1
+
+
+def test_a_full_folder_is_not_scanned_before_every_job() -> None:
+    class SlowSpool(ListSpool):
+        scans = 0
+
+        def scan(self) -> list[Item]:
+            self.scans += 1
+            time.sleep(0.02)
+            return super().scan()
+
+    spool = SlowSpool([f"s{n}" for n in range(200)])
+    daemon, _, _ = make(spool, ScriptedEngine())
+    while daemon.serve_one():
+        pass
+    assert len(spool.done) == 200
+    assert spool.scans < 100
 
 
 def test_a_spec_that_vanishes_between_scan_and_claim_is_no_error() -> None:

@@ -24,25 +24,15 @@ from tuner_daemon.errors import (
     TuningError,
 )
 from tuner_daemon.progress import Progress
+from tuner_daemon.queue import Queue
 from tuner_daemon.records.spec import KernelSpec
 
 logger = logging.getLogger(__name__)
 
 SETTLING_S = 0.2
 """A spec that may still be being written is looked at again this soon."""
-
-
-class Entry(Protocol):
-    """A spec that waits."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def mtime_ns(self) -> int: ...
+SCAN_SHARE = 0.25
+"""Seconds that looking at incoming/ may take per second of serving, while the queue is not empty."""
 
 
 class Claim(Protocol):
@@ -60,6 +50,9 @@ class Spool(Protocol):
 
     @property
     def unsettled(self) -> int: ...
+
+    @property
+    def left(self) -> int: ...
 
     def recover(self) -> None: ...
 
@@ -93,9 +86,13 @@ class Daemon:
     stop: threading.Event = field(default_factory=threading.Event)
     reload: threading.Event = field(default_factory=threading.Event)
     wake: threading.Event = field(default_factory=threading.Event)
-    _priorities: dict[tuple[str, int], int] = field(default_factory=dict)  # of waiting specs, by name and mtime
+    _queue: Queue = field(init=False)
+    _look_at_s: float = 0.0  # monotonic; until then the queue is served without looking at the folder
     _pending: list[Callable[[], None]] = field(default_factory=list)
     _is_full: bool = False
+
+    def __post_init__(self) -> None:
+        self._queue = Queue(self.priority_of)
 
     def serve(self) -> None:
         """Returns when ``stop`` is set, or ``reload`` between two jobs. Raises DeviceError when the device is broken:
@@ -133,25 +130,27 @@ class Daemon:
 
     def serve_one(self) -> bool:
         """One turn: the most urgent spec from ``incoming/`` to its end. False if nothing waits."""
-        waiting = self.spool.scan()
-        if not waiting:
+        self._look()
+        if not self._queue:
             return False
-        claimed = self.spool.claim(self._most_urgent(waiting))
+        claimed = self.spool.claim(self._queue.pop())
         if claimed is None:  # somebody took it away between the scan and now
             return True
         self._serve(claimed)
         self._idle()
         return True
 
-    def _most_urgent(self, waiting: Sequence[Entry]) -> Entry:
-        """The first of the highest priority. A waiting spec is read for it once, not every turn."""
-        if len(waiting) == 1:
-            return waiting[0]
-        known, self._priorities = self._priorities, {}
-        for entry in waiting:
-            version = (entry.name, entry.mtime_ns)
-            self._priorities[version] = known[version] if version in known else self.priority_of(entry.path)
-        return max(waiting, key=lambda entry: self._priorities[entry.name, entry.mtime_ns])
+    def _look(self) -> None:
+        """Scans, unless that would take a large share of the time: in a full folder a scan takes longer than a job."""
+        began_s = time.monotonic()
+        if self._queue and began_s < self._look_at_s:
+            return
+        left = self.spool.left
+        self._queue.replace(self.spool.scan())
+        if self.spool.left and not left:
+            logger.warning("%d specs stay in incoming/: an owner has more than queue_limit there", self.spool.left)
+        ended_s = time.monotonic()
+        self._look_at_s = ended_s + (ended_s - began_s) / SCAN_SHARE
 
     def _serve(self, claimed: Claim) -> None:
         began_s = time.monotonic()
@@ -203,13 +202,13 @@ class Daemon:
             state = f"{name}: {progress.phase}, {progress.measured} of {progress.budget} measured"
             self.notify(f"STATUS={state}")
             running = {**asdict(progress), "speedup": progress.speedup, "spec": name}
-            self._publish({"state": "tuning", "running": running})
+            self._publish({"state": "tuning", "running": running, "left_in_incoming": self.spool.left})
 
         return observe
 
     def _idle(self) -> None:
         self.notify("STATUS=waiting for specs")
-        self._publish({"state": "waiting", "running": None})
+        self._publish({"state": "waiting", "running": None, "left_in_incoming": self.spool.left})
 
     def _publish(self, facts: Mapping[str, Any]) -> None:
         """On a full disk the status stays as it was: no job ends, and no daemon, because nobody can be told of it."""

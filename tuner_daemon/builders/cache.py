@@ -114,7 +114,7 @@ class BuildCache:
     def _facts(self, key: str) -> dict[str, Any] | None:
         try:
             facts = json.loads(self._file(key, "json").read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return facts if isinstance(facts, dict) else None
 

@@ -140,7 +140,7 @@ class ModelStore:
 
     def promoted(self) -> list[str]:
         """The last champions, oldest first."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             history = json.loads((self.folder / _HISTORY).read_text())
             if isinstance(history, list):
                 return [version for version in history if isinstance(version, str)]

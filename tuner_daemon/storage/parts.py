@@ -64,7 +64,7 @@ class Manifest:
             # A later release may have written more than this one knows, an earlier one less.
             known = {item.name: body[item.name] for item in fields(cls) if item.name in body or item.default is MISSING}
             return cls(**{**known, "jobs": tuple(body["jobs"]), "inputs": tuple(body.get("inputs", ()))})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedPartError(f"its manifest is damaged: {error}") from error
 
 
@@ -188,7 +188,7 @@ def inputs(part: Part) -> tuple[str, ...]:
         return tuple(json.loads(found))
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
         raise DamagedPartError(str(error)) from error
 
 
