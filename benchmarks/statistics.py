@@ -25,9 +25,10 @@ from tests.fakes_device import CONFIGURATIONS, EveryOne, FakeDevice, NoModel, We
 from tests.fakes_session import ListLog, ScriptedBuilder
 from tuner_daemon.final import Final, run_final
 from tuner_daemon.measuring import Parts
+from tuner_daemon.plan import Plan
 from tuner_daemon.records.measurement import Artifact, Measurement, Timing
 from tuner_daemon.records.task import Task
-from tuner_daemon.session import HEATS, Plan, tune
+from tuner_daemon.session import HEATS, tune
 from tuner_daemon.verdict import differs, noise_floor
 
 NOISES = (0.005, 0.02, 0.05)

@@ -33,12 +33,12 @@ from tuner_daemon.builders.preamble import preamble
 from tuner_daemon.cli.workshop import Workshop
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building
+from tuner_daemon.plan import DEFAULT_PLAN
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.measurement import Measurement, Outcome, Proposal, Timing
 from tuner_daemon.records.space import Config, ParamSpace
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.records.task import Task
-from tuner_daemon.session import DEFAULT_PLAN
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBLEMS: Mapping[str, Problem] = {"cuda": matmul(4096, 4096, 4096), "cpu": matmul(128, 128, 128)}
@@ -56,7 +56,8 @@ class Run:
     times_s: Mapping[int, float]  # candidate's number -> median or mean seconds, as the tool says
     failures: Mapping[int, str] = field(default_factory=dict)
     ended: str = ""
-    parts_s: Mapping[str, float] = field(default_factory=dict)
+    parts_s: Mapping[str, float] = field(default_factory=dict)  # add up to wall_s
+    stages_s: Mapping[str, float] = field(default_factory=dict)  # of running, in the worker
 
     @property
     def per_minute(self) -> float:
@@ -138,7 +139,8 @@ def ours(spec: KernelSpec, configs: Sequence[Config]) -> Run:
     spent_s = bench.watch.seconds
     rest_s = wall_s - opened_s - sum(spent_s.values())
     parts_s = {"opening": opened_s, "waiting for builds": spent_s["build"], "running": spent_s["run"], "rest": rest_s}
-    return Run("tunerd", wall_s, timed, failed, parts_s=parts_s)
+    stages_s = {**bench.stages_s, "launches": bench.device_s}
+    return Run("tunerd", wall_s, timed, failed, parts_s=parts_s, stages_s=stages_s)
 
 
 def measured(bench: Bench, configs: Sequence[Config]) -> list[Measurement]:
@@ -264,7 +266,12 @@ def runs_table(runs: Sequence[Run]) -> str:
     ratios = [
         f"{runs[0].per_minute / run.per_minute:.1f} times the rate of {run.tool}" for run in runs[1:] if run.times_s
     ]
-    return "\n\n".join([table("tool, candidates, wall, per minute, best, spent on", rows), *ratios])
+    stages = [
+        f"{run.tool}, while running: {', '.join(f'{name} {spent_s:.2f} s' for name, spent_s in run.stages_s.items())}"
+        for run in runs
+        if run.stages_s
+    ]
+    return "\n\n".join([table("tool, candidates, wall, per minute, best, spent on", rows), *stages, *ratios])
 
 
 def trap_table(runs: Sequence[Run]) -> str:

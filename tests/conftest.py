@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.nvml import StandIn
 
 # Before numpy, torch and xgboost are imported, here and in the children that tests start: two test processes with a
 # thread per core each would only get in each other's way.
@@ -28,3 +32,20 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory:
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.nvml import compiled
+
+    return compiled(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """NVML's stand-in, loaded."""
+    from tests.nvml import StandIn
+
+    stand_in = StandIn(tmp_path, nvml_library)
+    stand_in.load(monkeypatch)
+    return stand_in

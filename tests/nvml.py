@@ -10,7 +10,11 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from tuner_daemon.runners.clock_lease import Lease
+from tuner_daemon.runners.clocks import Keeper, NvmlClocks
+
 SOURCE = Path(__file__).parent / "nvml_stand_in" / "nvml.c"
+HELD = 1590  # MHz
 
 
 def compiled(folder: Path) -> Path:
@@ -18,6 +22,12 @@ def compiled(folder: Path) -> Path:
     library = folder / "libnvidia-ml.so.1"
     subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
     return library
+
+
+def keeper(policy: str = "verify", *, held_mhz: int | None = HELD, uuid: str = "GPU-0") -> Keeper:
+    """With a lease on this clock, or none."""
+    lease = None if held_mhz is None else Lease.now(uuid, held_mhz)
+    return Keeper(policy, uuid, NvmlClocks(uuid, limit_s=0.3), lambda asked: lease if asked == uuid else None)
 
 
 class StandIn:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.builds import CONFIGS, SLOW_CU, artifact, needs_nvcc, needs_nvrtc, one, refusal
 from tests.fakes import KERNEL_C, KERNEL_CU, spec_for, vector_add_kernel
+from tests.waiting import command_line
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.compiling import CompilingBuilder
 from tuner_daemon.builders.cubin import real_arch
@@ -290,7 +291,7 @@ def compiling_workers() -> list[psutil.Process]:
     return [
         grandchild
         for child in psutil.Process().children()
-        if "forkserver" in " ".join(child.cmdline())
+        if "forkserver" in command_line(child)
         for grandchild in child.children()
         if grandchild.status() != psutil.STATUS_ZOMBIE
     ]

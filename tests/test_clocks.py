@@ -7,26 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pynvml
 import pytest
 
-from tests.contracts import affine_kernel
-from tests.nvml import StandIn, compiled
-from tuner_daemon.builders.cache import BuildCache
-from tuner_daemon.builders.gcc import GccBuilder
+from tests.nvml import HELD, StandIn, keeper
 from tuner_daemon.errors import ClockError, MissingPartError
-from tuner_daemon.interfaces import Effort
-from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Ran, Timing
-from tuner_daemon.records.space import ParamSpace
-from tuner_daemon.records.spec import DeviceRequest, KernelSpec
-from tuner_daemon.records.task import Task
-from tuner_daemon.runners.clock_lease import LONGEST_S, Lease, read_lease, remove_lease, write_lease
+from tuner_daemon.runners.clock_lease import LONGEST_S, Lease
 from tuner_daemon.runners.clocks import (
     REASONS,
     Keeper,
@@ -37,29 +27,9 @@ from tuner_daemon.runners.clocks import (
     observed,
     reason_names,
 )
-from tuner_daemon.runners.cpu import CpuRunner
 from tuner_daemon.runners.nvml import Nvml, NvmlError, NvmlGpu, Reading, Refusal
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="the stand-in is compiled")
-
-HELD = 1590
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture
-def nvml(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    stand_in = StandIn(tmp_path, library)
-    stand_in.load(monkeypatch)
-    return stand_in
-
-
-def keeper(policy: str = "verify", *, held_mhz: int | None = HELD, uuid: str = "GPU-0") -> Keeper:
-    lease = None if held_mhz is None else Lease.now(uuid, held_mhz)
-    return Keeper(policy, uuid, NvmlClocks(uuid, limit_s=0.3), lambda asked: lease if asked == uuid else None)
 
 
 def judged(kept: Keeper, ran: Callable[[], None] = lambda: time.sleep(0.05)) -> Seen:
@@ -360,138 +330,22 @@ def test_all_looks_become_one_record() -> None:
     assert observed(Looks(Reading(), (), Reading())).sm_mhz is None
 
 
-# -- the runner ------------------------------------------------------------------------------------------------
+def test_measurements_that_follow_each_other_share_the_look_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting:
+        count = 0
 
+        def read(self) -> Reading:
+            self.count += 1
+            return Reading(sm_mhz=self.count)
 
-@pytest.fixture(scope="module")
-def gcc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GccBuilder]:
-    builder = GccBuilder(BuildCache(tmp_path_factory.mktemp("cache"), 1 << 28), jobs=1)
-    yield builder
-    builder.close()
-
-
-@pytest.fixture(scope="module")
-def bench(gcc: GccBuilder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRunner]:
-    """A runner of real candidates whose device has NVML's clocks."""
-    runner = CpuRunner(gcc)
-    yield runner
-    runner.close()
-
-
-class Trial:
-    """One candidate on that runner."""
-
-    def __init__(self, runner: CpuRunner, builder: GccBuilder, folder: Path, kept: Keeper) -> None:
-        self.runner = runner
-        kernel = affine_kernel(folder / "affine", ["right", "slightly_wrong"])
-        spec = KernelSpec(kernel, {"n": 1 << 20}, DeviceRequest("cpu"))
-        self.task = Task(spec, ParamSpace(kernel, spec.problem), runner.device)
-        runner._keeper, runner.waits_s = kept, (0.02, 0.04, 0.08)
-        self.builder = builder
-
-    def artifact(self, behaviour: str = "right") -> Artifact:
-        config = self.task.space.config({"BEHAVIOUR": behaviour, "THREADS": 64})
-        built = next(iter(self.builder.build(self.task.spec, [config])))
-        assert isinstance(built, Artifact)
-        return built
-
-    def run(self, behaviour: str = "right") -> Ran:
-        return self.runner.run(self.task, self.artifact(behaviour), Effort(samples=3))
-
-
-def test_a_quiet_measurement_is_made_once_and_marked(
-    nvml: StandIn, bench: CpuRunner, gcc: GccBuilder, tmp_path: Path
-) -> None:
-    nvml.say(sm=str(HELD))
-    ran = Trial(bench, gcc, tmp_path, keeper()).run()
-    assert isinstance(ran, Timing)
-    assert (ran.clocks.policy, ran.clocks.mode) == ("verify", "locked")
-    assert bench.clock_mode == "locked"
-
-
-def test_a_disturbed_measurement_is_repeated_until_the_disturbance_is_over(
-    nvml: StandIn, bench: CpuRunner, gcc: GccBuilder, tmp_path: Path
-) -> None:
-    nvml.say(sm=str(HELD), reasons="0x20")
-    trial = Trial(bench, gcc, tmp_path, keeper())
-    artifact = trial.artifact()
-    bench.waits_s = (0.5, 0.5)
-    threading.Timer(0.3, lambda: nvml.say(reasons="0")).start()
-    ran = bench.run(trial.task, artifact, Effort(samples=3))
-    assert isinstance(ran, Timing)
-    assert ran.clocks.reasons == 0, "nothing of the disturbed measurement is left"
-
-
-@pytest.mark.parametrize(
-    ("answers", "reason"), [({"reasons": "0x8"}, "hardware slowdown"), ({"pids": f"{os.getpid()} 1"}, "processes")]
-)
-def test_what_stays_disturbed_is_no_time_and_says_why(
-    nvml: StandIn, bench: CpuRunner, gcc: GccBuilder, tmp_path: Path, answers: dict[str, str], reason: str
-) -> None:
-    nvml.say(sm=str(HELD), **answers)
-    ran = Trial(bench, gcc, tmp_path, keeper()).run()
-    assert isinstance(ran, Failure)
-    assert ran.outcome is Outcome.DISTURBED
-    assert reason in ran.detail
-    assert "4 times of 4" in ran.detail
-
-
-def test_a_wrong_result_is_wrong_on_a_disturbed_device_too(
-    nvml: StandIn, bench: CpuRunner, gcc: GccBuilder, tmp_path: Path
-) -> None:
-    nvml.say(sm=str(HELD), reasons="0x8")
-    ran = Trial(bench, gcc, tmp_path, keeper()).run("slightly_wrong")
-    assert isinstance(ran, Failure)
-    assert ran.outcome is Outcome.WRONG_RESULT
-    assert ran.clocks.reasons == 8
-
-
-def test_the_policy_lock_measures_nothing_without_a_lease(
-    nvml: StandIn, bench: CpuRunner, gcc: GccBuilder, tmp_path: Path
-) -> None:
-    trial = Trial(bench, gcc, tmp_path, keeper("lock", held_mhz=None))
-    with pytest.raises(ClockError, match="no lease"):
-        trial.run()
-    with pytest.raises(ClockError, match="no lease"):
-        bench.race(trial.task, [trial.artifact()], 2, 10.0)
-
-
-def test_a_hanging_nvml_delays_a_candidate_by_its_limit_and_no_more(
-    nvml: StandIn, bench: CpuRunner, gcc: GccBuilder, tmp_path: Path
-) -> None:
-    trial = Trial(bench, gcc, tmp_path, keeper("observe"))
-    assert isinstance(trial.run(), Timing)
-    nvml.set({"hang nvmlDeviceGetClockInfo": ""})
-    began_s = time.monotonic()
-    rans = [trial.run() for _ in range(3)]
-    assert all(isinstance(ran, Timing) and ran.clocks.sm_mhz is None for ran in rans)
-    assert time.monotonic() - began_s < 5.0
-    nvml.unset("hang nvmlDeviceGetClockInfo")
-
-
-# -- the lease -------------------------------------------------------------------------------------------------
-
-
-def test_a_lease_is_whole_readable_and_its_own(tmp_path: Path) -> None:
-    lease = Lease.now("GPU-0", HELD)
-    old = os.umask(0o077)
-    try:
-        write_lease(tmp_path / "leases", lease)
-    finally:
-        os.umask(old)
-    assert read_lease(tmp_path / "leases", "GPU-0") == lease
-    assert lease.stale() == ""
-    files = list((tmp_path / "leases").iterdir())
-    assert [(file.name, file.stat().st_mode & 0o777) for file in files] == [("GPU-0.json", 0o644)]
-    assert read_lease(tmp_path / "leases", "GPU-1") is None
-    remove_lease(tmp_path / "leases", "GPU-0")
-    remove_lease(tmp_path / "leases", "GPU-0")
-    assert read_lease(tmp_path / "leases", "GPU-0") is None
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"uuid": "GPU-1", "mhz": 1}', "\x00", '{"uuid": "GPU-0", "mhz": "x"}']
-)
-def test_a_damaged_lease_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "GPU-0.json").write_text(text)
-    assert read_lease(tmp_path, "GPU-0") is None
+    reader = Counting()
+    kept = Keeper("observe", "u", reader)
+    with kept.watch() as first:
+        pass
+    with kept.watch() as second:
+        pass
+    assert second.looks.before is first.looks.after
+    monkeypatch.setattr("tuner_daemon.runners.clocks.FRESH_S", 0.0)
+    with kept.watch() as third:
+        pass
+    assert third.looks.before not in (first.looks.after, second.looks.after)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tests.fakes_session import ListLog, NearestModel, ScriptedBuilder, ScriptedRunner, UniformPart, scripted_task
-from tuner_daemon.collect import collect, plan_of
+from tuner_daemon.collect import STRATUM_SHARE, Wanted, plan_of
+from tuner_daemon.collect import collect as collect_all
 from tuner_daemon.measuring import Parts
-from tuner_daemon.records.measurement import Outcome
+from tuner_daemon.records.kernel import Parameter
+from tuner_daemon.records.measurement import Artifact, Outcome, Ran
+from tuner_daemon.records.space import Config, ParamSpace
+from tuner_daemon.records.spec import KernelSpec
+from tuner_daemon.records.task import Task
 
 
 def parts(**changes: Any) -> Parts:
     given = {"runner": ScriptedRunner(), "builder": ScriptedBuilder(), "log": ListLog()}
     return Parts(**{"proposer": UniformPart(), "cost_model": NearestModel(), **given, **changes})
+
+
+def collect(task: Task, job: str, bench: Parts, n: int, seed: int) -> int:
+    return collect_all([Wanted(task, job)], bench, n, seed).measured
 
 
 def test_the_baseline_and_uniform_draws_are_measured_failures_included() -> None:
@@ -24,7 +38,7 @@ def test_the_baseline_and_uniform_draws_are_measured_failures_included() -> None
     assert collect(task, "job", bench, 30, seed=1) in (30, 31)
     rows = bench.log.measurements("job")
     assert rows[0].proposal.proposed_by == "baseline"
-    assert {row.proposal.proposed_by for row in rows[1:]} == {"uniform"}
+    assert {row.proposal.proposed_by for row in rows[1:]} <= {"uniform", "stratum"}
     assert {row.ran.outcome for row in rows} == {Outcome.OK, Outcome.CRASHED}
 
 
@@ -42,3 +56,63 @@ def test_the_same_seed_draws_the_same_configurations_and_another_seed_others() -
     task = scripted_task()
     assert plan_of(task, 12, 1) == plan_of(task, 12, 1)
     assert plan_of(task, 12, 1) != plan_of(task, 12, 2)
+
+
+class Counting(ScriptedBuilder):
+    """Keeps what it was asked to build, and what was running when it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def build(self, spec: KernelSpec, configs: Sequence[Config]) -> Any:
+        self.asked += [config.key for config in configs]
+        return super().build(spec, configs)
+
+
+def test_problems_of_one_kernel_share_their_binaries() -> None:
+    builder, log, efforts = Counting(), ListLog(), list[tuple[str, bool]]()
+
+    class Noting(ScriptedRunner):
+        def run(self, task: Task, artifact: Artifact, effort: Any) -> Ran:
+            efforts.append((str(task.spec.problem), effort.known))
+            return super().run(task, artifact, effort)
+
+    task = scripted_task()
+    other = Task(replace(task.spec, problem={**task.spec.problem, "extra": 2}), task.space, task.device)
+    bench = parts(builder=builder, log=log, runner=Noting())
+    done = collect_all([Wanted(task, "one"), Wanted(other, "two")], bench, 12, seed=1)
+    assert done.measured == len(log.rows) == 2 * len(builder.asked)
+    assert len(set(builder.asked)) == len(builder.asked)
+    assert {row.ran.config.key for row in log.measurements("one")} == set(builder.asked)
+    assert {row.ran.config.key for row in log.measurements("two")} == set(builder.asked)
+    assert {known for problem, known in efforts if "extra" in problem} == {True}
+    assert {known for problem, known in efforts if "extra" not in problem} == {False}
+    builder.asked.clear()
+    log.rows = [row for row in log.rows if row.job == "one"]
+    again = collect_all([Wanted(task, "one"), Wanted(other, "two")], bench, 12, seed=1)
+    assert again.measured == len(builder.asked) == len(log.measurements("two"))
+
+
+def test_without_a_number_the_space_is_measured_whole() -> None:
+    log, task = ListLog(), scripted_task()
+    assert collect_all([Wanted(task, "job")], parts(log=log), None, seed=1).measured == task.space.size
+    assert {row.ran.config for row in log.rows} == set(task.space.all())
+
+
+def test_no_value_of_a_parameter_is_rare() -> None:
+    """A value that one configuration in four hundred has, in a uniform draw of a hundred."""
+    task = scripted_task(constraints=("A != 1 or B == 1",), values=tuple(range(1, 21)))
+    kernel = replace(task.spec.kernel, parameters=(*task.spec.kernel.parameters, Parameter("C", (1, 2, 3), "other")))
+    spec = replace(task.spec, kernel=kernel)
+    task = Task(spec, ParamSpace(kernel, spec.problem), task.device)
+    chosen = plan_of(task, 100, seed=3)
+    counts = Counter(pair for p in chosen for pair in p.config.as_dict().items())
+    for parameter in kernel.parameters:
+        least = max(1, int(STRATUM_SHARE * 100 / len(parameter.values)))
+        valid = {v: sum(c[parameter.name] == v for c in task.space.all()) for v in parameter.values}
+        for value in parameter.values:
+            assert counts[parameter.name, value] >= min(least, valid[value])
+    drawn = task.space.sample(100, np.random.default_rng(3))
+    assert min(Counter(c["A"] for c in drawn).get(v, 0) for v in range(1, 21)) < 1, "the draw alone has rare values"
+    assert sum(p.proposed_by == "uniform" for p in chosen) > 60

@@ -23,8 +23,8 @@ from tuner_daemon.errors import (
     SpecError,
     TuningError,
 )
+from tuner_daemon.progress import Progress
 from tuner_daemon.records.spec import KernelSpec
-from tuner_daemon.session import Progress
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from tuner_daemon.worker.device import GUARD_PATTERN, RefusedError
 from tuner_daemon.worker.device_checks import DeviceChecks
 from tuner_daemon.worker.kept import DeviceKept, HostKept, as_bytes
 from tuner_daemon.worker.messages import Array
-from tuner_daemon.worker.workspace import Workspace, Workspaces
+from tuner_daemon.worker.workspace import Seen, Workspace, Workspaces
 
 EMULATED = ROOT / "tests" / "cuda_on_cpu" / "checks.cpp"
 FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
@@ -158,7 +158,7 @@ def test_one_changed_byte_is_seen_wherever_it_is(device: CpuDevice, checks: Devi
         changed = data.copy()
         changed[at] ^= 1
         buffer = buffer_of(device, changed)
-        assert checks.same([(kept, kept), (buffer, kept)]) == [True, False]
+        assert checks.examine([], [(kept, kept), (buffer, kept)], []).same == [True, False]
         assert checks.fingerprints([buffer, kept])[1] == fingerprint
         assert checks.fingerprints([buffer, kept])[0] != fingerprint
 
@@ -176,9 +176,9 @@ def test_a_byte_in_a_guard_band_is_seen_wherever_it_is(device: CpuDevice, checks
     whole, buffer = (buffer_of(device, np.full(nbytes, GUARD_PATTERN - 1, np.uint8)) for _ in range(2))
     before, after = buffer.guards()
     assert buffer.guard_bytes == (before.size, after.size)
-    assert checks.broken_guards([whole, buffer]) == [(0, 0), (0, 0)]
+    assert checks.examine([], [], [whole, buffer]).guards == [(0, 0), (0, 0)]
     before[0] = after[0] = after[-1] = 0
-    assert checks.broken_guards([whole, buffer]) == [(0, 0), (1, 2)]
+    assert checks.examine([], [], [whole, buffer]).guards == [(0, 0), (1, 2)]
 
 
 # Whether to believe the device
@@ -242,17 +242,17 @@ def test_a_slot_notices_what_has_been_written_where_it_must_not(
     workspace = Workspace(device, stored_problem(tmp_path), checks)
     _, slot = workspace.loaded(0)
     slot.reset()
-    assert (slot.broken_guard(), slot.changed_input(), workspace.intact()) == (None, None, True)
+    assert (slot.seen(), workspace.intact()) == (Seen([], None, None), True)
     output, given = slot.buffers["y"], slot.buffers["x"]
     assert isinstance(output, CpuBuffer)
     assert isinstance(given, CpuBuffer)
     output.guards()[1][0] = 0
-    assert slot.broken_guard() == "y: 1 bytes past the end"
+    assert slot.seen().broken_guard == "y: 1 bytes past the end"
     given.payload[0] = 9
-    assert slot.changed_input() == "x"
+    assert slot.seen().changed_input == "x"
     workspace.heal()
     workspace.loaded(0)
-    assert (slot.broken_guard(), slot.changed_input()) == (None, None)
+    assert slot.seen() == Seen([], None, None)
 
 
 def overwrite(workspace: Workspace) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import fault_storm
 from benchmarks.fault_storm import storm
+from tests.waiting import command_line
 from tests.zoo_kernels import FAULTS, faulty
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.gcc import GccBuilder
@@ -30,7 +31,7 @@ def test_a_storm_of_faults_costs_a_worker_each_and_nothing_else(tmp_path: Path) 
 
 
 def workers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if "tuner_daemon.worker" in p.cmdline()]
+    return [p for p in psutil.Process().children(recursive=True) if "tuner_daemon.worker" in command_line(p)]
 
 
 def test_a_worker_whose_canary_fails_is_replaced_and_the_count_tells(

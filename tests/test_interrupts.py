@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.test_main_job import BAD, GOOD, TUNERD, job
-from tests.waiting import wait_until
+from tests.waiting import command_line, wait_until
 from tuner_daemon.cli.interrupts import stop_on_signals
 from tuner_daemon.errors import JobInterruptedError
 
@@ -62,7 +62,7 @@ def test_ctrl_c_ends_with_one_line_and_what_was_measured_is_in_the_log(tmp_path:
 def test_a_second_ctrl_c_does_not_wait_for_the_candidate(tmp_path: Path) -> None:
     process = start(tmp_path, BAD["hangs"][0])
     family = psutil.Process(process.pid)
-    wait_until(lambda: any("tuner_daemon.worker" in " ".join(child.cmdline()) for child in family.children()))
+    wait_until(lambda: any("tuner_daemon.worker" in command_line(child) for child in family.children()))
     children = family.children(recursive=True)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None

@@ -19,7 +19,7 @@ import pytest
 
 from tests.builds import CONFIGS, artifact, needs_nvrtc, one, refusal
 from tests.fakes import KERNEL_C, KERNEL_CU, spec_for, vector_add_kernel
-from tests.waiting import wait_until
+from tests.waiting import command_line, wait_until
 from tuner_daemon.builders import command
 from tuner_daemon.builders.cache import BuildCache, Compiled, Rejected
 from tuner_daemon.builders.compiling import Compilation, CompileUnit, CompilingBuilder, Decided
@@ -248,7 +248,7 @@ def test_workers_end_when_the_daemon_is_killed(tmp_path: Path, root: Path) -> No
         assert daemon.stdout is not None
         assert b"NVRTC" in daemon.stdout.readline()
         family = psutil.Process(daemon.pid).children(recursive=True)
-        assert any("forkserver" in " ".join(process.cmdline()) for process in family)
+        assert any("forkserver" in command_line(process) for process in family)
         daemon.kill()
     _, alive = psutil.wait_procs(family, timeout=15.0)
     assert not alive

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes import spec_for, vector_add_kernel
 from tests.fakes_session import DEVICE, NearestModel, ScriptedBuilder, ScriptedRunner, UniformPart
 from tuner_daemon import retrain as retraining
-from tuner_daemon.collect import collect
+from tuner_daemon.collect import Wanted, collect
 from tuner_daemon.measuring import Parts
 from tuner_daemon.records.space import Config, ParamSpace
 from tuner_daemon.records.task import Task
@@ -43,7 +43,7 @@ def fill(log: ParquetLog, folder: Path, sizes: tuple[int, ...] = (1000, 5000, 20
         spec = spec_for(kernel, "cpu", n=n)
         task = Task(spec, ParamSpace(kernel, spec.problem), replace(DEVICE, kind="cpu"))
         parts = Parts(UniformPart(), NearestModel(), ScriptedBuilder(seconds), ScriptedRunner(seconds), log)
-        collect(task, f"collect-{n}", parts, 81, seed=0)
+        collect([Wanted(task, f"collect-{n}")], parts, 81, seed=0)
 
 
 @pytest.fixture(scope="module")

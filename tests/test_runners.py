@@ -14,7 +14,7 @@ import pytest
 
 from tests.contracts import SLEEP_S, N, RunnerContract, affine_kernel
 from tests.fakes_runner import FakeBuilder, FakeRunner
-from tests.waiting import wait_until
+from tests.waiting import command_line, wait_until
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.gcc import GccBuilder
 from tuner_daemon.errors import ClockError, DeviceError, KernelError, MissingPartError
@@ -173,7 +173,7 @@ def sleeping() -> list[psutil.Process]:
 
 def workers() -> list[int]:
     children = psutil.Process().children(recursive=True)
-    return [p.pid for p in children if "tuner_daemon.worker" in p.cmdline()]
+    return [p.pid for p in children if "tuner_daemon.worker" in command_line(p)]
 
 
 def cpu_task(kernel: Kernel, runner: Runner) -> Task:

@@ -23,12 +23,14 @@ from tests.fakes_session import (
 from tuner_daemon.answers import NO_MODEL
 from tuner_daemon.errors import DeviceError, JobInterruptedError, TuningError
 from tuner_daemon.measuring import Parts
+from tuner_daemon.plan import Plan
+from tuner_daemon.progress import Progress
 from tuner_daemon.records.device import Clocks
 from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.measurement import Failure, Measurement, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
-from tuner_daemon.session import Plan, Progress, holds, shortlist, tune
+from tuner_daemon.session import holds, shortlist, tune
 from tuner_daemon.verdict import judge
 
 SLOW = {"A": 1, "B": 128}

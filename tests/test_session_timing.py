@@ -16,11 +16,12 @@ from tests.test_session import SLOW, parts
 from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench
+from tuner_daemon.progress import Progress
 from tuner_daemon.records.measurement import Failure, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
 from tuner_daemon.records.spec import Budget
-from tuner_daemon.session import Progress, tune
+from tuner_daemon.session import tune
 
 
 class Disturbed(ScriptedRunner):

@@ -104,7 +104,7 @@ def without_looking_at_timed_launches(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_guards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(workspace, "broken_guard", lambda *_: None)
+    patch.setattr(workspace, "first_broken", lambda *_: None)
 
 
 def without_a_tolerance(patch: pytest.MonkeyPatch) -> None:
@@ -231,12 +231,24 @@ def test_one_set_is_held_back_until_timing_is_over(gcc: GccBuilder, tmp_path: Pa
     candidate = candidate_of(gcc, HONEST[0], tmp_path)
     space = Workspace(CpuDevice(0), candidate.problem)
     held_back = set()
+
+    class Checked(Verification):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            self.shown: list[int] = []
+
+        def verify(self, slot: Slot) -> None:
+            self.shown.append(slot.number)
+
     for _ in range(40):
-        verification = Verification(space.device, space, lambda _: None, lambda _: 0.0)
-        shown = {verification.placed(position)[1].number for position in range(100)}
-        (unseen,) = set(range(len(space.sets))) - shown
+        verification = Checked(space.device, space, lambda _: None, lambda _: 0.0)
+        verification.before()
+        (unseen,) = set(range(len(space.sets))) - set(verification.shown)
         assert space.sets[unseen].alike
         held_back.add(unseen)
+        assert space.sets[verification.shown[0]].alike, "a candidate that is launched once is not launched on zeros"
+        timed = {verification.placed(position).number for position in range(100)}
+        assert timed <= {n for n in verification.shown if space.sets[n].alike}, "as a kernel meets them in earnest"
     assert len(held_back) > 1
 
 

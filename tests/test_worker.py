@@ -17,7 +17,7 @@ from tuner_daemon.worker.cpu_device import CpuBuffer, CpuDevice
 from tuner_daemon.worker.device import GUARD_BYTES, GUARD_PATTERN
 from tuner_daemon.worker.messages import Array, Problem, Scalar, parse_candidate
 from tuner_daemon.worker.occupancy import occupancy
-from tuner_daemon.worker.workspace import ReferenceFailedError, Slot, Workspace
+from tuner_daemon.worker.workspace import ReferenceFailedError, Seen, Slot, Workspace
 
 FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64"]
 
@@ -229,16 +229,16 @@ def test_a_slot_notices_what_has_been_written_where_it_must_not(tmp_path: Path) 
     workspace = Workspace(CpuDevice(0), stored_problem(tmp_path, "arange"))
     _, slot = workspace.loaded(0)
     slot.reset()
-    assert (slot.broken_guard(), slot.changed_input()) == (None, None)
+    assert slot.seen() == Seen([], None, None)
     assert np.isnan(slot.output(workspace.outputs[0])).all()
     buffer = cpu_buffer(slot, "y")
     buffer.guards()[1][0] = 0
-    assert slot.broken_guard() == "y: 1 bytes past the end"
+    assert slot.seen().broken_guard == "y: 1 bytes past the end"
     cpu_buffer(slot, "x").payload[0] = 9
-    assert slot.changed_input() == "x"
+    assert slot.seen().changed_input == "x"
     workspace.heal()
     workspace.loaded(0)
-    assert (slot.broken_guard(), slot.changed_input()) == (None, None)
+    assert slot.seen() == Seen([], None, None)
 
 
 def cpu_buffer(slot: Slot, name: str) -> CpuBuffer:

@@ -11,13 +11,15 @@ from typing import Any, Protocol
 
 from tuner_daemon.errors import JobInterruptedError
 from tuner_daemon.measuring import Parts
+from tuner_daemon.plan import DEFAULT_PLAN, Plan
+from tuner_daemon.progress import Observer, Progress
 from tuner_daemon.records.device import DEVICE_IDENTITY, DeviceInfo
 from tuner_daemon.records.measurement import Measurement
 from tuner_daemon.records.result import Result
 from tuner_daemon.records.space import ParamSpace
 from tuner_daemon.records.spec import DeviceRequest, KernelSpec
 from tuner_daemon.records.task import Task
-from tuner_daemon.session import DEFAULT_PLAN, Observer, Plan, Progress, tune
+from tuner_daemon.session import tune
 
 LEASE_POLL_S = 0.5
 

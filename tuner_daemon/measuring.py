@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -85,6 +85,9 @@ class Bench:
     counters: Counter[str] = field(default_factory=Counter)
     build_s: float = 0.0
     device_s: float = 0.0
+    stages_s: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # what workers spent their time on
     track: Track = field(default_factory=Track)
     _known: dict[str, tuple[Ran, float]] = field(default_factory=dict)  # binary and launch -> outcome, and when
     _ran_at_s: dict[str, float] = field(default_factory=dict)  # config key -> when
@@ -201,6 +204,8 @@ class Bench:
     def count(self, ran: Ran) -> None:
         """Adds what was run to the counters."""
         self.device_s += ran.device_s
+        for stage, spent_s in ran.stages_s.items():
+            self.stages_s[stage] += spent_s
         self.counters["samples"] += len(ran.times_s) if isinstance(ran, Timing) else 0
 
     def _launched_as(self, artifact: Artifact) -> str:

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +17,8 @@ from tuner_daemon.errors import JobInterruptedError, TuningError
 from tuner_daemon.final import Final, run_final
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Bench, Building, Parts
+from tuner_daemon.plan import DEFAULT_PLAN, Plan, effort, first_effort
+from tuner_daemon.progress import Observer, counters, progress
 from tuner_daemon.records.device import DEVICE_IDENTITY, DeviceInfo
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
 from tuner_daemon.records.result import Result
@@ -26,51 +28,6 @@ from tuner_daemon.verdict import ONE, Judgement, judge
 
 HEATS = 3
 """The final round is run in so many parts: a daemon that is asked to stop need not wait for all of it."""
-
-COUNTED = ("build_cache_hits", "identical_binaries", "samples", "retimings", "repeated", "disturbed")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a session spends its budget."""
-
-    batch: int = 8  # measured per round, between refits
-    pool: int = 512  # proposals that the cost model ranks
-    samples: int = 15  # of what may be the best; the final round takes more of the finalists
-    finalists: int = 8
-    final_blocks: int = 30
-    final_share: float = 0.25  # of the time spent so far that may go into more blocks than that
-    drop_factor: float = 3.0  # a first launch slower than this times the incumbent gets no more samples
-    margin: float = 0.02  # what is slower than the incumbent by more than this gets no more samples than show it
-    patience: int = 24  # this many failures with no success end the job
-    first_timeout_s: float = 30.0
-    heat_timeout_s: float = 25.0
-    final_limit_s: float = 180.0  # a final round that takes longer ends with the blocks that it has
-
-
-DEFAULT_PLAN = Plan()
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a person watching wants to know."""
-
-    phase: str  # baseline | search | final
-    built: int
-    measured: int
-    failed: int
-    budget: int
-    elapsed_s: float
-    baseline_s: float | None = None
-    incumbent_s: float | None = None
-    counters: Mapping[str, float] = field(default_factory=dict)  # as in the result
-
-    @property
-    def speedup(self) -> float | None:
-        return self.baseline_s / self.incumbent_s if self.baseline_s and self.incumbent_s else None
-
-
-Observer = Callable[[Progress], None]
 
 
 def tune(
@@ -296,16 +253,11 @@ class Search:
         return chosen
 
     def _effort(self) -> Effort:
-        longest_s = min(self.plan.first_timeout_s, max(1.0, self.task.spec.budget.seconds))
+        limit_s = self.task.spec.budget.seconds
         if self.baseline is None or not len(self.bench.track):
-            return Effort(samples=self.plan.samples, timeout_s=longest_s)
-        # Ten times the baseline for each of the launches that checking and sampling make.
-        launches = 20 + self.plan.samples
-        timeout_s = min(5.0 + 10 * self.baseline.median_s * launches, longest_s)
+            return first_effort(self.plan, limit_s)
         incumbent_s = min(self.best_ratio, 1.0) * self.bench.track.now_s()
-        return Effort(
-            self.plan.samples, self.plan.drop_factor * incumbent_s, timeout_s, (1 + self.plan.margin) * incumbent_s
-        )
+        return effort(self.plan, limit_s, self.baseline.median_s, incumbent_s)
 
     def _look_at(self, row: Measurement) -> None:
         """Within a round the incumbent is known at once."""
@@ -360,20 +312,9 @@ class Search:
         return dict(Counter(str(m.ran.outcome) for m in self.history))
 
     def _report(self, phase: str, rows: Sequence[Measurement]) -> None:
-        times = [m.ran.median_s for m in rows if isinstance(m.ran, Timing)]
-        self.observe(
-            Progress(
-                phase=phase,
-                built=sum(m.artifact is not None for m in rows),
-                measured=len(rows),
-                failed=len(rows) - len(times),
-                budget=self.task.spec.budget.measurements,
-                elapsed_s=self.elapsed_s,
-                baseline_s=self.baseline.median_s if self.baseline else None,
-                incumbent_s=min(times, default=None),
-                counters=self._counters(),
-            )
-        )
+        baseline_s = self.baseline.median_s if self.baseline else None
+        budget = self.task.spec.budget.measurements
+        self.observe(progress(phase, rows, budget, self.elapsed_s, baseline_s, self._counters()))
 
     # -- the answer --------------------------------------------------------------------------------------------
 
@@ -405,14 +346,7 @@ class Search:
         )
 
     def _counters(self) -> dict[str, float]:
-        bench, elapsed_s = self.bench, max(self.elapsed_s, 1e-9)
-        return {
-            "build_s": bench.build_s,
-            "choosing_s": self.choosing_s,
-            "run_share": bench.watch.seconds.get("run", 0.0) / elapsed_s,
-            "device_busy_share": bench.device_s / elapsed_s,
-            **{name: float(bench.counters[name]) for name in COUNTED},
-        }
+        return {"choosing_s": self.choosing_s, **counters(self.bench, self.elapsed_s)}
 
 
 def shortlist(scored: Sequence[Proposal], n: int) -> list[Proposal]:

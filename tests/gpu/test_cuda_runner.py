@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.contracts import RunnerContract, affine_kernel
+from tests.waiting import command_line
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.cuda import cuda_builder
 from tuner_daemon.errors import DeviceError
@@ -55,7 +56,7 @@ def artifact_of(runner: CudaRunner, task: Task, behaviour: str = "right", thread
 
 def workers() -> list[int]:
     children = psutil.Process().children(recursive=True)
-    return [p.pid for p in children if "tuner_daemon.worker" in p.cmdline()]
+    return [p.pid for p in children if "tuner_daemon.worker" in command_line(p)]
 
 
 class TestCudaRunner(RunnerContract):

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from tuner_daemon.session import Progress as State
+from tuner_daemon.progress import Progress as State
 
 
 @contextmanager

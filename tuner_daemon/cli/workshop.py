@@ -25,9 +25,9 @@ from tuner_daemon.learning.cost import LearnedCostModel, load_prior
 from tuner_daemon.learning.policy import Policy, load_policy
 from tuner_daemon.learning.proposers import MixedProposer
 from tuner_daemon.measuring import Parts
+from tuner_daemon.plan import Plan
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.spec import DeviceRequest
-from tuner_daemon.session import Plan
 from tuner_daemon.settings import Settings
 from tuner_daemon.storage.lease import device_lease
 from tuner_daemon.storage.log import ParquetLog
@@ -209,18 +209,27 @@ def run_retrain(settings: Settings) -> Any:
 
 
 def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> None:
-    """Works through a collection plan."""
-    from tuner_daemon.collect import collect
+    """Works through a collection plan: the problems of one kernel together, so that each candidate is built once."""
+    from itertools import groupby
+
+    from tuner_daemon.collect import Wanted, collect
     from tuner_daemon.intake.plans import load_plan
     from tuner_daemon.records.space import ParamSpace
     from tuner_daemon.records.task import Task
 
     with Workshop(settings) as workshop:
         planned = load_plan(plan, template_dirs=template_dirs(settings), default_device=default_device(settings))
-        for item in planned:
-            with workshop.lease(item.spec.device, _wait):
-                parts = workshop.parts_for(item.spec.device)
-                space = ParamSpace(item.spec.kernel, item.spec.problem)
-                task = Task(item.spec, space, parts.runner.device_for(item.spec))
-                n = collect(task, item.job, parts, item.count, item.seed, timeout_s=item.timeout_s)
-            say(f"{item.job}: {n} measured now, {len(workshop.log.measurements(item.job))} in the log")
+        spaced = [(item, ParamSpace(item.spec.kernel, item.spec.problem)) for item in planned]
+        for _, group in groupby(spaced, lambda pair: pair[0].binaries + pair[1].sha256):
+            items = list(group)
+            first = items[0][0]
+            with workshop.lease(first.spec.device, _wait):
+                parts = workshop.parts_for(first.spec.device)
+                device = parts.runner.device_for(first.spec)
+                wanted = [Wanted(Task(item.spec, space, device), item.job, item.timeout_s) for item, space in items]
+                done = collect(wanted, parts, first.count, first.seed)
+            rate = 60 * done.measured / max(done.wall_s, 1e-9)
+            say(
+                f"{first.spec.kernel.name} at {len(items)} problems: {done.measured} measured in {done.wall_s:.1f} s, "
+                f"{rate:.0f} a minute, device at work {100 * done.busy_share:.0f} % of the time"
+            )

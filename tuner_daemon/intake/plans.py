@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class TaskTable(Table):
     """One kernel on several problems."""
 
     template: Name
-    count: Annotated[int, Field(ge=1, le=100_000)]  # configurations per problem, drawn uniformly
+    count: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["all"]  # configurations per problem
     seed: Annotated[int, Field(ge=0)] = 0
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0  # for checking and timing one candidate
     problems: Annotated[list[dict[str, Scalar]], Field(min_length=1)]
@@ -38,13 +38,21 @@ class PlanTables(Table):
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """One problem of a plan. ``job`` names its rows in the log: the same plan goes on where it stopped."""
+    """One problem of a plan. ``job`` names its rows in the log: the same plan goes on where it stopped. ``count``: how
+    many configurations; None: all."""
 
     job: str
     spec: KernelSpec
-    count: int
+    count: int | None
     seed: int
     timeout_s: float
+
+    @property
+    def binaries(self) -> str:
+        """Equal for tasks whose candidates, those with the same configuration, are the same binaries."""
+        texts = {name: value for name, value in self.spec.problem.items() if isinstance(value, str)}
+        identity = [self.spec.kernel.sha256, texts, str(self.spec.device), self.count, self.seed]
+        return json.dumps(identity, sort_keys=True)
 
 
 def load_plan(path: Path, *, template_dirs: Sequence[Path], default_device: DeviceRequest) -> list[PlannedTask]:
@@ -54,6 +62,7 @@ def load_plan(path: Path, *, template_dirs: Sequence[Path], default_device: Devi
 
     def planned() -> Iterator[PlannedTask]:
         for table in plan.task:
+            count = None if table.count == "all" else table.count
             for problem in table.problems:
                 one = {"template": table.template, "problem": problem, "device": table.device}
                 spec = spec_from_document(
@@ -63,7 +72,7 @@ def load_plan(path: Path, *, template_dirs: Sequence[Path], default_device: Devi
                     default_device=default_device,
                     default_budget=Budget(),
                 )
-                yield PlannedTask(_job(spec, table.seed), spec, table.count, table.seed, table.timeout_s)
+                yield PlannedTask(_job(spec, table.seed), spec, count, table.seed, table.timeout_s)
 
     return list(planned())
 

@@ -57,6 +57,7 @@ class Timing:
     occupancy: float | None = None  # active warps per SM over the limit
     outcome: Outcome = Outcome.OK
     device_s: float = 0.0  # that the device worked on it: all launches, those of checks and warm-up included
+    stages_s: Mapping[str, float] = field(default_factory=dict)  # wall clock of the worker, by what it was doing
 
     def __post_init__(self) -> None:
         if not self.times_s or not all(0.0 < t < float("inf") for t in self.times_s):
@@ -84,6 +85,7 @@ class Failure:
     clocks: Clocks = field(default_factory=Clocks)
     build_s: float | None = None
     device_s: float = 0.0
+    stages_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.OK:

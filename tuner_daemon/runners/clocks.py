@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -34,6 +35,9 @@ REASONS = {
     0x100: "display clock setting",
 }
 """NVML's clock-event reasons."""
+
+FRESH_S = 0.02
+"""Measurements that follow each other so closely share the look between them."""
 
 TOLERANCE_MHZ = 15  # a step of the clocks that GPUs have
 FALL = 0.95
@@ -93,17 +97,24 @@ class Looks:
 
 
 class Watch:
-    """Looks before, during and after what runs inside ``with``; then ``looks`` has them."""
+    """Looks before, during and after what runs inside ``with``; then ``looks`` has them. ``earlier``: the watch over
+    what was run before."""
 
-    def __init__(self, reader: ClockReader) -> None:
+    def __init__(self, reader: ClockReader, earlier: Watch | None = None) -> None:
         self._reader = reader
+        self._last = None if earlier is None or not earlier.is_fresh() else earlier.looks.after
+        self._ended_s = -float("inf")
         self._during: list[Reading] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self.looks = Looks(Reading(), (), Reading())
+        self.looks: Looks = Looks(Reading(), (), Reading())
+
+    def is_fresh(self) -> bool:
+        """Whether its last look still tells how things are."""
+        return time.monotonic() - self._ended_s < FRESH_S
 
     def __enter__(self) -> Self:
-        self._before = self._reader.read()
+        self._before = self._reader.read() if self._last is None else self._last
         if self._before != Reading():  # else there is nothing to see
             self._thread = threading.Thread(target=self._look_on, name="clocks", daemon=True)
             self._thread.start()
@@ -114,6 +125,7 @@ class Watch:
         if self._thread is not None:
             self._thread.join()  # a call that hangs is given up by the reader
         self.looks = Looks(self._before, tuple(self._during), self._reader.read())
+        self._ended_s = time.monotonic()
 
     def _look_on(self) -> None:
         pause_s = FIRST_LOOK_S
@@ -141,6 +153,7 @@ class Keeper:
     lease: Callable[[str], Lease | None] = field(default_factory=lease_reader)
     _effective: bool | None = None  # is the clock where the lease says? As the last measurement under load showed
     _warned: set[str] = field(default_factory=set)
+    _watch: Watch | None = None  # the last
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -157,7 +170,8 @@ class Keeper:
             raise ClockError(f'clock_policy = "lock", but {self._why_not_held()}; {_REMEDY}')
 
     def watch(self) -> Watch:
-        return Watch(self.reader)
+        self._watch = Watch(self.reader, self._watch)
+        return self._watch
 
     def judge(self, looks: Looks) -> Seen:
         """Raises ClockError under the policy ``lock`` where the clock is not the lease's under load."""

@@ -314,6 +314,7 @@ class WorkerRunner:
                 clocks,
                 reply["occupancy"],
                 device_s=reply.get("device_s", 0.0),
+                stages_s=reply.get("stages_s", {}),
             )
         if reply["outcome"] in ("launch_failed", "crashed"):
             self._ended_abnormally()
@@ -324,6 +325,7 @@ class WorkerRunner:
             reply["error_norm"],
             clocks,
             device_s=reply.get("device_s", 0.0),
+            stages_s=reply.get("stages_s", {}),
         )
 
     def _believe(self, reply: dict[str, Any]) -> None:

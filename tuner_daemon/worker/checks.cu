@@ -1,7 +1,7 @@
 // What the worker asks of its own device about outputs, inputs and guard bands, so that they need not cross the bus.
 //
-// Every block leaves its share of each number in `partials`, at row first + blockIdx.x; the host adds the rows up, in an
-// order that is always the same. Blocks have a power of two of threads and 8 bytes of dynamic shared memory for each.
+// Every block leaves its share of each number in `partials`, in a row of its own, the first of which begins at word
+// `first`; the host adds the rows up, in an order that is always the same. Blocks have a power of two of threads and 8 bytes of dynamic shared memory for each.
 
 typedef unsigned char Byte;
 typedef unsigned long long Word;
@@ -86,7 +86,7 @@ __device__ void compare(const void *out, const void *reference, long long count,
         square += difference * difference;
         peak = Max::of(peak, fabs(difference));
     }
-    double *share = partials + 7 * (first + (long long)blockIdx.x);
+    double *share = partials + first + 7 * (long long)blockIdx.x;
     leave<Add>(elements, share);
     leave<Add>(square, share + 1);
     leave<Max>(peak, share + 2);
@@ -130,7 +130,7 @@ extern "C" __global__ void differing_words(const Byte *one, const Byte *other, l
             if (one[i] != other[i]) differing += 1.0;
         }
     }
-    double *share = partials + 2 * (first + (long long)blockIdx.x);
+    double *share = partials + first + 2 * (long long)blockIdx.x;
     leave<Add>(seen, share);
     leave<Add>(differing, share + 1);
 }
@@ -147,7 +147,7 @@ extern "C" __global__ void broken_guards(const Byte *payload, long long before, 
         seen += 1.0;
         if (payload[nbytes + i] != pattern) broken_after += 1.0;
     }
-    double *share = partials + 3 * (first + (long long)blockIdx.x);
+    double *share = partials + first + 3 * (long long)blockIdx.x;
     leave<Add>(seen, share);
     leave<Add>(broken_before, share + 1);
     leave<Add>(broken_after, share + 2);

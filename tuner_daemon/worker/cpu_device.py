@@ -87,8 +87,8 @@ class CpuBuffer:
     def fill(self, byte: int, start: int = 0, count: int | None = None) -> None:
         self.payload[start : None if count is None else start + count] = byte
 
-    def read(self) -> Bytes:
-        return self.payload
+    def read(self, count: int | None = None) -> Bytes:
+        return self.payload[:count]
 
     def guards(self) -> tuple[Bytes, Bytes]:
         return self._before, self._after
@@ -156,7 +156,7 @@ class CpuDevice:
     """Runs candidates in this very process: see ``fragile``."""
 
     short_s = 0.0  # a call costs less than a microsecond and the clock is as fine: no batches
-    warm_up_s = 0.0
+    rotation_bytes = 0
     fragile = True
 
     def __init__(self, index: int) -> None:
@@ -185,6 +185,9 @@ class CpuDevice:
 
     def load(self, program: Program) -> CpuLoaded:
         return CpuLoaded(program)
+
+    def warm_up(self) -> None:
+        """Its clock is the operating system's affair, and up within a launch or two."""
 
     def launch(self, *calls: Any) -> None:
         for call in calls:

@@ -88,8 +88,8 @@ class CudaBuffer:
         for offset in range(start, end, _LONGEST_FILL):
             cuda.memset_d8(self.address + offset, byte, min(_LONGEST_FILL, end - offset))
 
-    def read(self) -> Bytes:
-        return _read(self.address, self.nbytes)
+    def read(self, count: int | None = None) -> Bytes:
+        return _read(self.address, self.nbytes if count is None else count)
 
     def guards(self) -> tuple[Bytes, Bytes]:
         return _read(self._start, GUARD_BYTES), _read(self.address + self.nbytes, self.guard_bytes[1])
@@ -215,13 +215,16 @@ class CudaDevice:
         self._index = index
         self._attributes = _attributes(self._device)
         self._flush_bytes = int(max(2 * self._attributes["l2_bytes"], _LEAST_FLUSH_BYTES))
+        self.rotation_bytes = self._flush_bytes
         self._flush = cuda.mem_alloc(self._flush_bytes)
         self._began, self._ended = cuda.Event(), cuda.Event()
         self._warmth = Warmth(_WARM_UP_S, _PAUSE_S)
 
-    @property
-    def warm_up_s(self) -> float:
-        return self._warmth.left_s()
+    def warm_up(self) -> None:
+        while self._warmth.left_s() > 0.0:
+            self._warmth.begin()
+            cuda.memset_d8(self._flush, 0, self._flush_bytes)
+            self._wait()
 
     def describe(self) -> dict[str, Any]:
         major, minor = self._device.compute_capability()

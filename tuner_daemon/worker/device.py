@@ -52,8 +52,8 @@ class Buffer(Protocol):
         """``count`` bytes from ``start`` on; without it, to the end."""
         ...
 
-    def read(self) -> Bytes:
-        """(nbytes,) bytes as they are now; valid until the next call."""
+    def read(self, count: int | None = None) -> Bytes:
+        """(nbytes,) bytes as they are now, or the first ``count``; valid until the next call."""
         ...
 
     def guards(self) -> tuple[Bytes, Bytes]:
@@ -86,11 +86,11 @@ class Device(Protocol):
     """Raises RefusedError, BrokenError or NoMemoryError; a driver's own errors do not leave the implementation."""
 
     short_s: float  # launches shorter than this are timed in batches
+    rotation_bytes: int  # that launches in a row must touch for none to find anything in the caches
     fragile: bool  # a write out of bounds may have damaged this very process
 
-    @property
-    def warm_up_s(self) -> float:
-        """Time that is still to be spent on launches before the first sample."""
+    def warm_up(self) -> None:
+        """Gives the device work until its clocks are up, if it had none lately."""
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Check, time, check again: what is done to one candidate, or to several that race.
 
 Cold times: before every sample the outputs are poisoned, inout arguments restored and the caches flushed, and the
-buffers rotate. Launches shorter than the device's ``short_s`` are timed several at a time over rotating buffers
-(never where an argument is inout: it would accumulate), so that launch overhead is not what is ranked.
+buffers rotate. Launches shorter than the device's ``short_s`` are timed several at a time (never where an argument is
+inout: it would accumulate), so that launch overhead is not what is ranked; each on buffers of its own, as many as it
+takes for none to be found in the caches again.
 """
 
 from __future__ import annotations
@@ -11,28 +12,30 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from tuner_daemon.worker.device import Call, Device
 from tuner_daemon.worker.ladder import sampled
 from tuner_daemon.worker.messages import Candidate, Edge
+from tuner_daemon.worker.stages import Note, Stages
 from tuner_daemon.worker.verifying import FailedError, Verification, on_device
 from tuner_daemon.worker.workspace import Slot, Workspace, Workspaces, fill_constants
 
 T = TypeVar("T")
 
-Note = Callable[[int, str], None]
-"""Called with the candidate's number and what is about to be done to it."""
-
 WARM_LAUNCHES = 3
-LONG_LAUNCH_S = 1e-3
+LONG_LAUNCH_S = 1e-3  # what is in the caches, or a launch's overhead, makes little difference to longer ones
 SLOW_LAUNCH_S = 0.25  # no use warming up for longer launches
+SHORT_FACTOR = 3.0  # a short launch is given up when it is slower than wanted by so much
+BEHIND = 1.05  # times the time to beat: what a long launch is told from by the launches that are checked
 TIME_SHARE = 0.5  # of the time limit; sampling stops there with what it has
 RACE_TIME_SHARE = 0.8
 LONGEST_BATCH = 32
+LAST_CHECKED = 3  # of the slots that the last sample used
 
 
 class Trial:
@@ -40,12 +43,13 @@ class Trial:
 
     def __init__(self, device: Device, workspace: Workspace, candidate: Candidate) -> None:
         self._device, self._workspace, self._candidate = device, workspace, candidate
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[Slot, Call] = {}
         self._batch = 1
+        self._rng = np.random.default_rng()
         self.warm_median_s: float | None = None
         self.device_s = 0.0  # of work that this candidate has given to the device
         self._last: list[Slot] = []
-        self.verification = Verification(device, workspace, self._call_on, partial(self._time, cold=False))
+        self.verification = Verification(device, workspace, self._call, partial(self._time, cold=True))
         self._loaded = on_device(lambda: device.load(candidate.program))
         if workspace.sets:
             fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
@@ -63,14 +67,14 @@ class Trial:
         return self._loaded.occupancy
 
     def warm_up(self) -> None:
-        """At least three launches, and more until the device is warm; the median of the last is the warm time.
-        Of long launches, those that were checked count: what is in the caches makes little difference to them."""
+        """Three launches with warm caches, whose median is the warm time; of long launches, those that were checked
+        count."""
         checks = self.verification
         times = list(checks.checked_s) if checks.first_launch_s > LONG_LAUNCH_S else []
-        index, slot = checks.placed(0)
+        slot = checks.placed(0)
         slot.reset()
-        calls = [self._call(index)]
-        while len(times) < WARM_LAUNCHES or self._device.warm_up_s > 0.0:
+        calls = [self._call(slot)]
+        while len(times) < WARM_LAUNCHES:
             times.append(self._time(calls, cold=False))
             if times[-1] > SLOW_LAUNCH_S:
                 break
@@ -82,18 +86,18 @@ class Trial:
         calls: list[Call] = []
         self._last = []
         for offset in reversed(range(self._batch)):
-            index, slot = self.verification.placed(number + offset % len(self._workspace.slots))
+            slot = self.verification.placed(number + offset)
             if offset < len(self._workspace.slots):
                 slot.reset()
                 self._last.append(slot)
-            calls.append(self._call(index))
+            calls.append(self._call(slot))
         launch_s = max(self._time(calls, cold=True), 1e-9)
         self.verification.look(self._last, launch_s * len(calls))
         return launch_s
 
     def check_last(self, *, thorough: bool = True) -> None:
-        """What the last timed launches left, and then once more as ``Verification.after`` says."""
-        for slot in self._last:
+        """What some of the last timed launches left, and then once more as ``Verification.after`` says."""
+        for slot in self._rng.permutation(np.array(self._last, dtype=object))[:LAST_CHECKED]:
             self.verification.verify(slot)
         self.verification.after(in_a_row=self.in_a_row, thorough=thorough)
 
@@ -112,39 +116,47 @@ class Trial:
         self.device_s += launch_s * len(calls)
         return launch_s
 
-    def _call_on(self, slot: Slot) -> Call:
-        return self._call(self._workspace.every_slot.index(slot))
-
-    def _call(self, index: int) -> Call:
-        if index not in self._calls:
-            arguments = self._workspace.every_slot[index].passed(self._candidate.problem.arguments)
-            self._calls[index] = self._loaded.bind(arguments)
-        return self._calls[index]
+    def _call(self, slot: Slot) -> Call:
+        if slot not in self._calls:
+            self._calls[slot] = self._loaded.bind(slot.passed(self._candidate.problem.arguments))
+        return self._calls[slot]
 
     def _choose_batch(self, launch_s: float) -> None:
         accumulates = any(a.kind == "inout" for a in self._candidate.problem.arrays)
         if launch_s < self._device.short_s and not accumulates:
             self._batch = min(LONGEST_BATCH, max(2, math.ceil(2 * self._device.short_s / max(launch_s, 1e-6))))
+            self._workspace.widen(self._batch)
 
 
-def run(workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note) -> Any:
+def run(
+    workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note
+) -> dict[str, Any]:
     """effort: ``steps`` (or ``samples``, as the only one), ``drop_above_s``, ``beat_s`` (or None), ``timeout_s``,
     ``known``. Answers with the fields of a Timing, or with ``outcome``, ``detail``, ``error_norm``, ``fatal``; with
-    both, ``device_s``."""
+    both, ``device_s`` and ``stages_s``."""
+    stages = Stages(note)
+    reply = _run(workspaces, device, candidate, effort, stages)
+    return reply | {"stages_s": stages.spent_s()}
+
+
+def _run(
+    workspaces: Workspaces, device: Device, candidate: Candidate, effort: Mapping[str, Any], note: Note
+) -> dict[str, Any]:
     stop_at = time.perf_counter() + TIME_SHARE * effort["timeout_s"]
     workspace = workspaces.of(candidate.problem)
     trial = None
     try:
         note(0, "loading")
         trial = Trial(device, workspace, candidate)
+        device.warm_up()
         edge = candidate.edge
 
         def at_edge() -> None:
             if edge is not None:
-                note(0, f"checking with {edge.sizes}")
+                note(0, f"checking odd sizes: {edge.sizes}")
                 check_edge(workspaces, device, edge)
 
-        return _checked(trial, lambda: _measure(trial, effort, stop_at, note, at_edge))
+        return _checked(trial, lambda: _measure(trial, Aim.of(effort), stop_at, note, at_edge))
     except FailedError as failed:
         if not failed.fatal:
             workspace.heal()
@@ -183,37 +195,62 @@ def check_edge(workspaces: Workspaces, device: Device, edge: Edge) -> None:
             trial.close()
 
 
-def _measure(
-    trial: Trial, effort: Mapping[str, Any], stop_at: float, note: Note, at_edge: Callable[[], None]
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Aim:
+    """What is wanted of a candidate, and so how much it is worth. A hopeless one is launched once; one that is behind
+    keeps the times of its checks; only one that may win is warmed up and sampled."""
+
+    steps: Sequence[int]
+    drop_above_s: float
+    beat_s: float
+    known: bool
+
+    @classmethod
+    def of(cls, effort: Mapping[str, Any]) -> Self:
+        limits = [effort.get(name) for name in ("drop_above_s", "beat_s")]
+        drop_above_s, beat_s = (math.inf if limit is None else float(limit) for limit in limits)
+        return cls(effort.get("steps") or [effort["samples"]], drop_above_s, beat_s, bool(effort.get("known")))
+
+    def is_hopeless(self, launch_s: float) -> bool:
+        return launch_s > self.drop_above_s * (1.0 if launch_s > LONG_LAUNCH_S else SHORT_FACTOR)
+
+    def is_behind(self, launch_s: float) -> bool:
+        return launch_s > max(LONG_LAUNCH_S, BEHIND * self.beat_s)
+
+    def is_settled(self, checked_s: Sequence[float]) -> bool:
+        """Whether more launches before timing would tell nothing that matters."""
+        behind = self.is_behind(min(checked_s))
+        return self.is_hopeless(min(checked_s)) or (len(checked_s) > 1 if behind else self.known)
+
+
+def _measure(trial: Trial, aim: Aim, stop_at: float, note: Note, at_edge: Callable[[], None]) -> dict[str, Any]:
     checks = trial.verification
-    drop_above_s, known = _or_infinity(effort["drop_above_s"]), bool(effort.get("known"))
     note(0, "checking")
-    checks.before(slow_s=3 * drop_above_s, known=known)
-    promising = checks.first_launch_s < 3 * drop_above_s
-    if promising and not known:
+    checks.before(enough=lambda: aim.is_settled(checks.checked_s))
+    if aim.is_hopeless(checks.first_launch_s):
+        return _timing(trial, checks.checked_s)
+    if not aim.known:
         at_edge()
+    if aim.is_behind(checks.first_launch_s):
+        note(0, "checking again")
+        checks.after(in_a_row=False, thorough=False)
+        return _timing(trial, checks.checked_s)
     note(0, "timing")
-    if promising:
-        trial.warm_up()
+    trial.warm_up()
     times_s = sampled(
         trial.sample,
-        effort.get("steps") or [effort["samples"]],
-        drop_above_s=drop_above_s,
-        beat_s=_or_infinity(effort.get("beat_s")),
+        aim.steps,
+        drop_above_s=aim.drop_above_s,
+        beat_s=aim.beat_s,
         may_go_on=lambda: time.perf_counter() < stop_at,
     )
     note(0, "checking again")
-    trial.check_last(thorough=times_s[0] <= drop_above_s)
-    trial.check_floor(times_s)
+    trial.check_last(thorough=times_s[0] <= aim.drop_above_s)
     return _timing(trial, times_s)
 
 
-def _or_infinity(limit_s: float | None) -> float:
-    return math.inf if limit_s is None else limit_s
-
-
 def _timing(trial: Trial, times_s: Sequence[float]) -> dict[str, Any]:
+    trial.check_floor(times_s)
     return {
         "outcome": "ok",
         "times_s": list(times_s),
@@ -236,6 +273,7 @@ class Race:
     def run(self, blocks: int, timeout_s: float) -> dict[str, Any]:
         """Answers with ``results``, one per candidate; or with ``culprit`` and its failure, if one broke the device."""
         stop_at = time.perf_counter() + RACE_TIME_SHARE * timeout_s
+        self._device.warm_up()
         try:
             for number in range(len(self._candidates)):
                 self._attempt(number, "checking", self._enter)
@@ -271,7 +309,6 @@ class Race:
     def _leave(self, number: int) -> None:
         trial = self._trials[number]
         _checked(trial, lambda: trial.verification.after(in_a_row=trial.in_a_row))
-        trial.check_floor(self._times_s[number])
         self.replies[number] = _timing(trial, self._times_s[number])
 
     def _attempt(self, number: int, what: str, action: Callable[[int], None]) -> None:

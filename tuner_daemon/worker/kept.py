@@ -6,6 +6,7 @@ They lie on the device where it can compare by itself and has room, else in this
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,18 +18,30 @@ from tuner_daemon.worker.device import GUARD_PATTERN, Buffer, Bytes, Device
 from tuner_daemon.worker.messages import Array
 
 
+@dataclass(frozen=True)
+class Examined:
+    """Sums of each output; whether each input holds the same bytes still; bytes of each buffer's bands, before and
+    after it, that are no longer the pattern."""
+
+    sums: list[Sums]
+    same: list[bool]
+    guards: list[tuple[int, int]]
+
+
 class Checks(Protocol):
     """Comparisons that the device makes itself. All raise BrokenError if it does not do what it is told."""
 
+    def examine(
+        self,
+        compared: Sequence[tuple[Buffer, Buffer, Array]],
+        pairs: Sequence[tuple[Buffer, Buffer]],
+        guarded: Sequence[Buffer],
+    ) -> Examined:
+        """``compared``: outputs with their references; ``pairs``: buffers of one size. All in one go: the host waits
+        for the device once."""
+        ...
+
     def sums(self, out: Buffer, reference: Buffer, array: Array) -> Sums: ...
-
-    def same(self, pairs: Sequence[tuple[Buffer, Buffer]]) -> list[bool]:
-        """Whether the buffers of each pair, which are of one size, hold the same bytes."""
-        ...
-
-    def broken_guards(self, buffers: Sequence[Buffer]) -> list[tuple[int, int]]:
-        """Bytes of each buffer's bands, before and after it, that are no longer the pattern."""
-        ...
 
     def spoil(self) -> None:
         """Leaves NaN in what kernels may find uninitialised and is not a buffer, if there is such memory."""
@@ -94,24 +107,28 @@ class DeviceKept:
         return stored(self.buffer, self.array)
 
 
-def changed(checks: Checks | None, kept: Sequence[Kept], buffers: Sequence[Buffer]) -> str | None:
-    """Name of the first array whose buffer no longer holds what is kept of it."""
-    pairs = list(zip(kept, buffers, strict=True))
-    on_device = [(k, b) for k, b in pairs if isinstance(k, DeviceKept)]
-    same = checks.same([(b, k.buffer) for k, b in on_device]) if checks and on_device else []
-    differing = [k.array.name for (k, _), equal in zip(on_device, same, strict=True) if not equal]
-    differing += [
-        k.array.name for k, b in pairs if isinstance(k, HostKept) and not np.array_equal(b.read(), as_bytes(k.values()))
-    ]
-    return differing[0] if differing else None
-
-
-def broken_guards(checks: Checks | None, buffers: Sequence[Buffer]) -> list[tuple[int, int]]:
-    """As ``Checks.broken_guards``."""
-    if checks:
-        return checks.broken_guards(buffers)
-    bands = [buffer.guards() for buffer in buffers]
-    return [(_broken(before), _broken(after)) for before, after in bands]
+def examine(
+    checks: Checks | None,
+    outputs: Sequence[tuple[Kept, Buffer]],
+    inputs: Sequence[tuple[Kept, Buffer]],
+    guarded: Sequence[Buffer],
+) -> Examined:
+    """Buffers against what is kept of them. What lies on the device is compared there, the rest here."""
+    if checks is None:
+        bands = [buffer.guards() for buffer in guarded]
+        seen = Examined([], [], [(_broken(before), _broken(after)) for before, after in bands])
+    else:
+        seen = checks.examine(
+            [(buffer, kept.buffer, kept.array) for kept, buffer in outputs if isinstance(kept, DeviceKept)],
+            [(buffer, kept.buffer) for kept, buffer in inputs if isinstance(kept, DeviceKept)],
+            guarded,
+        )
+    sums, same = iter(seen.sums), iter(seen.same)
+    return Examined(
+        [next(sums) if isinstance(kept, DeviceKept) else kept.sums(buffer) for kept, buffer in outputs],
+        [next(same) if isinstance(kept, DeviceKept) else _holds(buffer, kept) for kept, buffer in inputs],
+        seen.guards,
+    )
 
 
 def intact(checks: Checks | None, kept: Sequence[Kept]) -> bool:
@@ -129,6 +146,10 @@ def stored(buffer: Buffer, array: Array) -> HostArray:
 
 def as_bytes(values: HostArray) -> Bytes:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def _holds(buffer: Buffer, kept: Kept) -> bool:
+    return np.array_equal(buffer.read(), as_bytes(kept.values()))
 
 
 def _broken(band: Bytes) -> int:

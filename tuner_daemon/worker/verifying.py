@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tuner_daemon.worker.checking import describe, judge
+from tuner_daemon.worker.checking import Sums, describe, judge
 from tuner_daemon.worker.device import BrokenError, Call, Device, NoMemoryError, RefusedError
 from tuner_daemon.worker.kept import Kept
 from tuner_daemon.worker.workspace import Slot, Workspace
@@ -67,7 +67,10 @@ class Verification:
         sets = workspace.sets
         alike = [number for number, s in enumerate(sets) if s.alike]
         self._unseen = int(self._rng.choice(alike)) if len(alike) > 1 else None
-        self._seen = [int(n) for n in self._rng.permutation(len(sets)) if n != self._unseen]
+        drawn = [int(n) for n in self._rng.permutation(len(sets)) if n != self._unseen]
+        # Without zeros, which may be faster to compute with: the launches that are timed, and the first of all.
+        self._timed_sets = [n for n in drawn if sets[n].alike] or drawn
+        self._seen = [self._timed_sets[0], *(n for n in drawn if n != self._timed_sets[0])]
         self._looking_s = self._timed_s = 0.0
         self._looked = False
         self._used: set[Slot] = set()
@@ -77,23 +80,22 @@ class Verification:
         """The shortest of the launches that were checked."""
         return min(self.checked_s, default=math.inf)
 
-    def placed(self, position: int) -> tuple[int, Slot]:
-        """A slot that holds a set which the candidate has seen (counted round and round), and the slot's index."""
-        position %= len(self._seen)
+    def placed(self, position: int) -> Slot:
+        """A slot, counted round and round, with a set to be timed on, which the candidate has seen: always the same."""
         index = position % len(self._workspace.slots)
-        slot = self._workspace.place(self._seen[position], self._workspace.slots[index])
+        number = self._timed_sets[index % len(self._timed_sets)]
+        slot = self._workspace.place(number, self._workspace.slots[index])
         self._used.add(slot)
-        return index, slot
+        return slot
 
-    def before(self, slow_s: float = math.inf, *, known: bool = False) -> None:
-        """Sets that it may see. The second and every other one lies where the one before it lay, whose outputs are
-        still there. A candidate whose launch takes longer than ``slow_s``, or that is ``known`` from an earlier run, is
-        checked on the first alone."""
+    def before(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Sets that it may see, until ``enough()``. The second and every other one lies where the one before it lay,
+        whose outputs are still there. The launches are cold, so that their times count."""
         if self._workspace.checks is not None:
             on_device(self._workspace.checks.spoil)
         slots = self._workspace.slots
         for position, number in enumerate(self._seen):
-            if position and (known or self.first_launch_s >= slow_s):
+            if position and enough():
                 return
             slot = self._workspace.place(number, slots[position // 2 % len(slots)])
             self._used.add(slot)
@@ -135,7 +137,7 @@ class Verification:
         riders = self._rng.choice(len(others), int(self._rng.integers(1, MOST_RIDERS))) if in_a_row and others else ()
         on_device(lambda: self._device.launch(*(others[int(n)] for n in riders), self._call(slot)))
         self.verify(slot)
-        self._verify_guards(self._workspace.every_slot)
+        self._require_guards(on_device(lambda: self._workspace.broken_guard(self._workspace.every_slot)))
 
     def edge(self) -> None:
         """One random set and one of nothing but zeros, at a small problem."""
@@ -149,26 +151,26 @@ class Verification:
 
     def verify(self, slot: Slot) -> None:
         """What is in the slot, after a launch on it, against what is expected of the set that it holds."""
-        self._verify_guards([slot])
-        for expected in self._workspace.sets[slot.number].expected.values():
-            self._verify_output(expected, slot)
-        changed = on_device(slot.changed_input)
-        if changed:
-            raise FailedError("wrong_result", f"changed its input {changed}")
+        expected = list(self._workspace.sets[slot.number].expected.values())
+        seen = on_device(lambda: slot.seen(expected))
+        self._require_guards(seen.broken_guard)
+        for wanted, sums in zip(expected, seen.sums, strict=True):
+            self._verify_output(wanted, sums, slot)
+        if seen.changed_input:
+            raise FailedError("wrong_result", f"changed its input {seen.changed_input}")
 
     def verify_kept(self) -> None:
         """That the candidate has not written, far out of bounds, over what it and all others are compared with."""
         if not on_device(self._workspace.intact):
             raise FailedError("wrong_result", "wrote out of bounds, over what outputs are compared with", fatal=True)
 
-    def _verify_guards(self, slots: list[Slot]) -> None:
-        broken = on_device(lambda: self._workspace.broken_guard(slots))
+    def _require_guards(self, broken: str | None) -> None:
         if broken:
             raise FailedError("wrong_result", f"wrote out of bounds of {broken}", fatal=self._device.fragile)
 
-    def _verify_output(self, expected: Kept, slot: Slot) -> None:
+    def _verify_output(self, expected: Kept, sums: Sums, slot: Slot) -> None:
         array, allowed = expected.array, self._workspace.allowed
-        verdict = judge(on_device(lambda: expected.sums(slot.buffers[array.name])), array, allowed)
+        verdict = judge(sums, array, allowed)
         if not verdict.right:
             words = describe(array, expected.values(), slot.output(array), verdict, allowed)
             raise FailedError("wrong_result", words, error_norm=verdict.error_norm)

@@ -2,8 +2,9 @@
 
 Input sets: see ``inputs``; seven where arrays are small or the reference takes a few milliseconds, otherwise three, and
 one where no input is random. Constants are filled once, when a program is loaded, and so are the same in every set.
-Up to three sets lie on the device at a time, in slots that timing rotates through; a spare one, where there is room,
-is for checks at addresses that a candidate has not seen. What slots are filled from and compared with lies on the
+Up to three sets lie on the device at a time, in slots that timing rotates through (more where launches are so short
+that they are timed in a row); a spare one, where there is room, is for checks at addresses that a candidate has not
+seen. What slots are filled from and compared with lies on the
 device as well, if it can compare by itself, up to half of its free memory.
 """
 
@@ -11,14 +12,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuner_daemon.worker import arrays, inputs, kept
 from tuner_daemon.worker.arrays import HostArray
-from tuner_daemon.worker.checking import tolerance
+from tuner_daemon.worker.checking import Sums, tolerance
 from tuner_daemon.worker.device import Buffer, Device, Loaded, NoMemoryError, RefusedError
 from tuner_daemon.worker.inputs import DRAWS, FEW_DRAWS, Draw
 from tuner_daemon.worker.kept import Checks, DeviceKept, HostKept, Kept, as_bytes
@@ -88,16 +89,14 @@ class Slot:
     def output(self, array: Array) -> HostArray:
         return kept.stored(self.buffers[array.name], array)
 
-    def changed_input(self) -> str | None:
-        """Name of an input whose contents are no longer those written."""
-        if self.holds is None:
-            return None
-        names = [a.name for a in self._arrays if a.kind == "input"]
-        return kept.changed(self._checks, [self.holds[n] for n in names], [self.buffers[n] for n in names])
-
-    def broken_guard(self) -> str | None:
-        """Where a guard band was written to, in words."""
-        return broken_guard(self._checks, [self])
+    def seen(self, expected: Sequence[Kept] = ()) -> Seen:
+        """What a launch has left in it."""
+        inputs = [a.name for a in self._arrays if a.kind == "input" and self.holds is not None]
+        given = [(self.holds[name], self.buffers[name]) for name in inputs if self.holds is not None]
+        outputs = [(k, self.buffers[k.array.name]) for k in expected]
+        found = kept.examine(self._checks, outputs, given, list(self.buffers.values()))
+        changed = next((name for name, same in zip(inputs, found.same, strict=True) if not same), None)
+        return Seen(found.sums, changed, first_broken(self.buffers, found.guards))
 
     def heal(self) -> None:
         """After a candidate that wrote where it must not."""
@@ -106,11 +105,25 @@ class Slot:
             buffer.restore_guards()
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a launch has left in a slot: sums of each expected output, the first input that it changed, and the first
+    guard band that it wrote to, in words."""
+
+    sums: list[Sums]
+    changed_input: str | None
+    broken_guard: str | None
+
+
 def broken_guard(checks: Checks | None, slots: Sequence[Slot]) -> str | None:
     """Where a guard band of any of the slots was written to, in words."""
-    buffers = [item for slot in slots for item in slot.buffers.items()]
-    broken = kept.broken_guards(checks, [buffer for _, buffer in buffers])
-    for (name, _), (before, after) in zip(buffers, broken, strict=True):
+    named = [item for slot in slots for item in slot.buffers.items()]
+    found = kept.examine(checks, [], [], [buffer for _, buffer in named])
+    return first_broken([name for name, _ in named], found.guards)
+
+
+def first_broken(names: Iterable[str], bands: Sequence[tuple[int, int]]) -> str | None:
+    for name, (before, after) in zip(names, bands, strict=True):
         if before or after:
             return f"{name}: {before} bytes before the start" if before else f"{name}: {after} bytes past the end"
     return None
@@ -130,6 +143,12 @@ class Workspace:
         wanted = min(MAX_SLOTS, max(1, len(self.sets) - 1), fitting)
         self.slots += [Slot(device, problem, checks) for _ in range(wanted - 1)]
         self.spare = Slot(device, problem, checks) if fitting > wanted else None
+
+    def widen(self, launches: int) -> None:
+        """Adds slots until so many launches in a row find nothing in the caches, as far as memory allows."""
+        slot_bytes = max(1, sum(arrays.nbytes(a) for a in self.problem.arrays))
+        wanted = min(launches, -(-self.device.rotation_bytes // slot_bytes), len(self.slots) + self._fitting() - 1)
+        self.slots += [Slot(self.device, self.problem, self.checks) for _ in range(wanted - len(self.slots))]
 
     def loaded(self, number: int) -> tuple[int, Slot]:
         """The slot that holds input set ``number`` (counted round and round), and its index."""
@@ -227,10 +246,12 @@ class _Reference:
             self._device.launch(loaded.bind(self._slot.passed(self._problem.reference_arguments)))
         finally:
             loaded.unload()
-        broken, changed = self._slot.broken_guard(), self._slot.changed_input()
-        if broken or changed:
+        seen = self._slot.seen()
+        if seen.broken_guard or seen.changed_input:
             raise ReferenceFailedError(
-                f"the reference wrote outside of {broken}" if broken else f"it changed {changed}"
+                f"the reference wrote outside of {seen.broken_guard}"
+                if seen.broken_guard
+                else f"it changed {seen.changed_input}"
             )
         return {a.name: self._keep(a, self._slot.buffers[a.name]) for a in self._outputs}
 
