@@ -48,10 +48,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Screened:
-    """Rows in their order, and how many were left out for which reason."""
+    """Rows in their order, and how many were left out for which reason. ``why``: key of a row -> that reason."""
 
     rows: list[Row]
     left_out: Mapping[str, int] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
 
 
 def screen(
@@ -59,29 +60,25 @@ def screen(
 ) -> Screened:
     """The rows that pass. ``repeats``: of another session; they confirm or refute, and are not among the result."""
     checks = _Checks(kernel_of, wanted or Wanted())
-    counts: Counter[str] = Counter()
-    sound = list(_sound(rows, checks, counts))
-    again = list(_sound(repeats, checks, Counter()))
-    refuted = _refuted([*sound, *again])
+    rows = list(rows)
+    faults = [checks.reason(row) for row in rows]
+    sound = [row for row, fault in zip(rows, faults, strict=True) if not fault]
+    refuted = _refuted([*sound, *(row for row in repeats if not checks.reason(row))])
     kept: list[Row] = []
+    counts: Counter[str] = Counter()
+    why: dict[str, str] = {}
     seen: set[str] = set()
-    for row in sound:
+    for row, fault in zip(rows, faults, strict=True):
         identity = _identity(row)
-        reason = checks.repeated(row, identity, seen) or ("unconfirmed" if identity in refuted else "")
-        seen |= {row["key"], identity}
+        reason = fault or checks.repeated(row, identity, seen) or ("unconfirmed" if identity in refuted else "")
+        if not fault:
+            seen |= {row["key"], identity}
         if reason:
             counts[reason] += 1
+            why.setdefault(row["key"], reason)
         else:
             kept.append(row)
-    return Screened(kept, dict(sorted(counts.items())))
-
-
-def _sound(rows: Iterable[Row], checks: _Checks, counts: Counter[str]) -> Iterable[Row]:
-    for row in rows:
-        if reason := checks.reason(row):
-            counts[reason] += 1
-        else:
-            yield row
+    return Screened(kept, dict(sorted(counts.items())), why)
 
 
 class _Checks:
