@@ -6,7 +6,7 @@
 ``log`` merges logs, keeps what passes every check of ``tuner_daemon/learning/screening.py`` (one row for each
 configuration of a task, in one clock mode, of the kernels as they are in ``templates/``), writes it without host names
 and device identities in single precision, and beside it a README with its figures. ``spaces`` writes every task of a
-plan that has been measured whole as a kernel folder for replay. ``columns`` and their meaning: ``tuner_daemon/storage/schema.py``.
+plan that has been measured whole as a kernel folder for replay.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def readme(packed: Packed) -> str:
     rows = packed.screened.rows
     left_out = ", ".join(f"{n} {reason}" for reason, n in packed.screened.left_out.items()) or "none"
     outcomes = Counter(row["outcome"] for row in rows)
-    first = rows[0] if rows else {}
+    error_norms = [row["error_norm"] for row in rows if row["error_norm"] is not None]
     figures = [
         ("rows", f"{len(rows):,} ({', '.join(f'{n:,} {outcome}' for outcome, n in outcomes.most_common())})"),
         ("left out", f"{left_out}, of {packed.rows:,}"),
@@ -124,8 +124,7 @@ def readme(packed: Packed) -> str:
         ("clocks", f"policy {', '.join(_distinct(rows, 'clock_policy'))}, mode {packed.clock_mode}{_clocks(rows)}"),
         ("recorded", _days(rows)),
         ("noise within a row", _noise(rows)),
-        ("largest error norm", f"{max((r['error_norm'] for r in rows if r['error_norm'] is not None), default=0.0):.1e}"),
-        ("launch attributes", f"{len(values_of(first.get('device_attributes')))} of the device in every row"),
+        ("largest error norm", f"{max(error_norms, default=0.0):.1e}"),
     ]
     families = table("family, shapes, rows, ok, failed", [_family_cells(name, own) for name, own in by_variant(rows)])
     return f"{table('figure, value', figures)}\n\n{families}\n"
