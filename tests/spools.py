@@ -22,8 +22,7 @@ class Clock:
 
 
 def spool_at(root: Path, clock: Clock | None = None) -> Spool:
-    # The wall stands in 1970: nothing is old enough to be taken at first sight.
-    return Spool(root, clock_s=clock or Clock(), wall_s=lambda: 0.0)
+    return Spool(root, clock_s=clock or Clock())
 
 
 def drop_spec(spool: Spool, name: str = "a.toml", text: str = SPEC) -> Path:
@@ -34,7 +33,7 @@ def drop_spec(spool: Spool, name: str = "a.toml", text: str = SPEC) -> Path:
 
 def whole_specs(spool: Spool, clock: Clock) -> list[Entry]:
     spool.scan()
-    clock.now_s += incoming.FOLDER_GAP_S
+    clock.now_s += incoming.WRITTEN_S
     return spool.scan()
 
 

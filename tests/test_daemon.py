@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class Item:
     name: str
     path: Path
     mtime_ns: int = 0
+    owner: int = 0
 
 
 @dataclass
@@ -45,6 +47,7 @@ class ListSpool:
     recovered: int = 0
     vanishing: bool = False
     unsettled: int = 0
+    left: int = 0
 
     def recover(self) -> None:
         self.recovered += 1
@@ -213,6 +216,36 @@ def test_a_waiting_spec_is_read_for_its_priority_once() -> None:
     assert sorted(read) == sorted(set(read))
 
 
+def test_status_and_log_say_when_specs_are_left_where_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    class FullSpool(ListSpool):
+        def scan(self) -> list[Item]:
+            self.left = 40_000
+            return super().scan()
+
+    daemon, published, _ = make(FullSpool(["a", "b"]), ScriptedEngine())
+    while daemon.serve_one():
+        pass
+    assert published[-1]["left_in_incoming"] == 40_000
+    assert caplog.text.count("40000 specs stay in incoming/") == 1
+
+
+def test_a_full_folder_is_not_scanned_before_every_job() -> None:
+    class SlowSpool(ListSpool):
+        scans = 0
+
+        def scan(self) -> list[Item]:
+            self.scans += 1
+            time.sleep(0.02)
+            return super().scan()
+
+    spool = SlowSpool([f"s{n}" for n in range(200)])
+    daemon, _, _ = make(spool, ScriptedEngine())
+    while daemon.serve_one():
+        pass
+    assert len(spool.done) == 200
+    assert spool.scans < 100
+
+
 def test_a_spec_that_vanishes_between_scan_and_claim_is_no_error() -> None:
     spool = ListSpool(["one"], vanishing=True)
     daemon, _, _ = make(spool, ScriptedEngine())
@@ -286,5 +319,35 @@ def test_a_full_disk_pauses_the_daemon_and_loses_nothing() -> None:
 def test_a_job_that_finds_the_disk_full_goes_back_to_the_queue() -> None:
     spool = ListSpool(["one"])
     daemon, _, _ = make(spool, ScriptedEngine({"one": DiskFullError("no space left")}))
-    daemon.serve_one()
+    with pytest.raises(DiskFullError):  # so that the loop waits before it takes another
+        daemon.serve_one()
     assert spool.incoming == ["one"]
+
+
+def test_a_disk_that_is_full_at_the_start_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    class FullSpool(ListSpool):
+        full = 3
+
+        def recover(self) -> None:
+            self.full -= 1
+            if self.full >= 0:
+                raise DiskFullError("no space left")
+            super().recover()
+
+    spool = FullSpool(["one"])
+    daemon, _, notes = make(spool, ScriptedEngine())
+    serve_until(daemon, lambda: len(spool.done) == 1)
+    assert (spool.recovered, spool.done) == (1, {"one": "job-one"})
+    assert notes.count("STATUS=waiting for disk space") == 3
+    assert len([record for record in caplog.records if "the disk is full" in record.message]) == 1
+
+
+def test_a_status_that_cannot_be_written_ends_no_job() -> None:
+    def full(facts: Mapping[str, Any]) -> None:
+        raise DiskFullError("no space left")
+
+    spool = ListSpool(["one"])
+    daemon, _, notes = make(spool, ScriptedEngine(), publish_status=full)
+    serve_until(daemon, lambda: len(spool.done) == 1)
+    assert spool.done == {"one": "job-one"}
+    assert notes[-1] == "STOPPING=1"

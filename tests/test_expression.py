@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pickle
 import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,20 @@ def test_an_expression_knows_its_names_and_travels() -> None:
     assert expression.names == {"n", "BM", "a", "LAYOUT"}
     assert pickle.loads(pickle.dumps(expression)) == expression
     assert len({expression, Expression.parse(expression.text), Expression.parse("n")}) == 2
+
+
+def test_expressions_that_have_gone_leave_no_memory_behind() -> None:
+    """A spec may bring two hundred long ones, and there may be thousands of such specs."""
+    texts = [f"max({', '.join([f'a * {n}'] * 20)})" for n in range(1000)]
+    tracemalloc.start()
+    for text in texts:
+        Expression.parse(text)
+    kept_bytes = tracemalloc.get_traced_memory()[0]
+    alive = [Expression.parse(text.replace("max", "min")) for text in texts]
+    both_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(alive) == 1000
+    assert kept_bytes < 0.5 * (both_bytes - kept_bytes)  # negative control: those that live do cost
 
 
 def test_an_unknown_name_is_named_with_its_nearest() -> None:

@@ -260,7 +260,7 @@ BAD = {
     "high without integers": (Y, f'{Y}fill = "zeros"\nhigh = 9\n', r'\.high is given for the fill "zeros"'),
     "integers without high": (Y, f'{INTS}low = 0\n', r"\.high is missing; the fill"),
     "integers of floats": (Y, f'{Y}fill = "integers"\nhigh = 9\n', r'\.dtype is "dtype", which the fill'),
-    "no integers": (Y, f"{INTS}low = 7\nhigh = 7\n", r":\d+: \.high is 7, which leaves nothing from 7 on"),
+    "no integers": (Y, f"{INTS}low = 7\nhigh = 7\n", r":\d+: arguments\[1\]\.high is 7, which leaves nothing"),
     "high below low": (Y, f"{INTS}low = 7\nhigh = 3\n".replace("integers", "sorted"), r"\.high is 3, which"),
     "bound with an unknown name": (Y, f'{INTS}high = "m"\n', r'\.high .*unknown name "m"'),
     "bound with a parameter": (Y, f'{INTS}high = "WORK"\n', r"\.high depends on the parameter WORK"),

@@ -210,9 +210,9 @@ def test_a_spec_dropped_by_rename_starts_within_a_second(service: Service, tmp_p
     spool = service.state / "spool"
 
     def seconds_until_taken(name: str, n: int) -> float:
-        time.sleep(1.0)  # the daemon is idle
         hidden = spool / "incoming" / f".{name}"
         job(tmp_path / name, n=n, seconds=30).rename(hidden)
+        time.sleep(1.0)  # the daemon is idle
         began_s = time.monotonic()
         hidden.rename(spool / "incoming" / name)
         while not (spool / "active" / name).exists():

@@ -30,10 +30,15 @@ DEFINES = "#define BLOCK 64\n#define WORK 2\n"
 
 @pytest.fixture
 def result(tmp_path: Path) -> Result:
+    return example_result(tmp_path)
+
+
+def example_result(folder: Path) -> Result:
+    """Of a kernel that is written into ``folder``."""
     best = Config.of({"BLOCK": 64, "WORK": 2})
     return Result(
         job="vector_add-0123456789ab",
-        spec=spec_for(vector_add_kernel(tmp_path / "kernel")),
+        spec=spec_for(vector_add_kernel(folder / "kernel")),
         verdict=Verdict.FASTER,
         reason="1.20 times as fast, 95 % interval 1.18 to 1.22",
         best=Published(best, 1e-4, (0.9e-4, 1.1e-4), 1.2, (1.18, 1.22), 0.7, 1e-7, "policy"),

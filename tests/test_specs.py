@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel_folders import KERNEL, changed, write_kernel
+from tuner_daemon.engine import job_of
 from tuner_daemon.errors import KernelError, SpecError
 from tuner_daemon.intake.specs import available_templates, load_spec, priority_of, read_spec_text, templates_dir
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options
@@ -135,14 +136,6 @@ def test_a_folder_with_a_json_spec_is_a_job_like_any_other(tmp_path: Path) -> No
     assert priority_of(folder) == load(folder).options.priority == 3  # spec.toml goes before
 
 
-def test_an_inline_kernel_in_a_folder_is_called_as_the_folder_whichever_its_spec(tmp_path: Path) -> None:
-    tables = tomllib.loads(changed('name = "scale"\n', "", INLINE))
-    for name in ("scale.cu", "reference.cu"):
-        write(tmp_path / "my-job" / name, "")
-    write(tmp_path / "my-job" / "spec.json", json.dumps(tables))
-    assert load(tmp_path / "my-job").kernel.name == "my_job"
-
-
 def test_a_folder_without_a_spec_says_so(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec\.toml: does not exist"):
         load(tmp_path)
@@ -154,18 +147,42 @@ def test_one_toml_and_one_source_are_enough(tmp_path: Path) -> None:
     (tmp_path / "reference.cu").write_text("// reference\n")
     spec = load(write(tmp_path / "job.toml", INLINE))
     assert spec.kernel.sources["cuda"].file == tmp_path / "scale.cu"
-    assert [(v.name, v.type) for v in spec.kernel.problem] == [("n", "int"), ("alpha", "float"), ("dtype", "str")]
+    assert [(v.name, v.type) for v in spec.kernel.problem] == [("alpha", "float"), ("dtype", "str"), ("n", "int")]
     assert spec.problem == {"n": 4096, "alpha": 0.5, "dtype": "float32"}
     other = load(write(tmp_path / "other.toml", changed("n = 4096", "n = 8192", INLINE)))
     assert other.kernel.sha256 == spec.kernel.sha256  # the same kernel, asked at another size
     assert other.identity != spec.identity
 
 
-def test_an_inline_kernel_without_a_name_is_called_as_its_file(tmp_path: Path) -> None:
-    (tmp_path / "scale.cu").write_text("// scale\n")
-    (tmp_path / "reference.cu").write_text("// reference\n")
-    spec = load(write(tmp_path / "my-job.toml", changed('name = "scale"\n', "", INLINE)))
-    assert (spec.kernel.name, spec.kernel.sources["cuda"].entry) == ("my_job", "my_job")
+def test_an_inline_kernel_without_a_name_is_called_as_its_source(tmp_path: Path) -> None:
+    for name in ("scale.cu", "reference.cu"):
+        write(tmp_path / "my-job" / name, "//")
+    nameless = changed('name = "scale"\n', "", INLINE)
+    spec = load(write(tmp_path / "my-job" / "some.toml", nameless))
+    assert (spec.kernel.name, spec.kernel.sources["cuda"].entry) == ("scale", "scale")
+    table = changed('cuda = "scale.cu"', 'cuda = { file = "scale.cu", entry = "f" }', nameless)
+    assert load(write(tmp_path / "my-job" / "table.toml", table)).kernel.name == "scale"
+
+
+def test_an_inline_kernel_is_the_same_job_under_any_file_name_and_in_any_order_of_keys(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        for name in ("scale.cu", "reference.cu"):
+            write(tmp_path / folder / name, "//")
+    nameless = changed('name = "scale"\n', "", INLINE)
+    tables = tomllib.loads(nameless)
+    turned = {key: dict(reversed(v.items())) if isinstance(v, dict) else v for key, v in reversed(tables.items())}
+    jobs = [
+        job_of(load(write(tmp_path / name, text)))
+        for name, text in (
+            ("a/some.toml", nameless),
+            ("a/other.json", json.dumps(tables, indent=3)),
+            ("b/spec.toml", nameless),
+            ("b/turned.json", json.dumps(turned)),
+        )
+    ]
+    assert len(set(jobs)) == 1
+    other = changed("BLOCK = [", "BLOCK = [512, ", nameless)  # negative control
+    assert job_of(load(write(tmp_path / "a" / "some.toml", other))) not in jobs
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ import pytest
 from tests.spools import SPEC, Clock, claim_first, drop_spec, spool_at, where, whole_specs
 from tuner_daemon.errors import DiskFullError, SpecError, SpoolError
 from tuner_daemon.storage import files, incoming
-from tuner_daemon.storage.incoming import Entry
-from tuner_daemon.storage.spool import Fate, Spool, counts_in, is_served
+from tuner_daemon.storage.spool import MAX_REFUSALS, Fate, Spool, counts_in, is_served
 
 
 @pytest.fixture
@@ -65,31 +65,69 @@ def test_a_second_spec_of_the_same_name_does_not_replace_the_first(spool: Spool,
     assert (spool.root / "done" / "a-2.toml.job").read_text() == "job-1\n"
 
 
-def test_a_file_is_taken_when_two_scans_see_the_same(spool: Spool, clock: Clock) -> None:
+def test_a_file_written_in_place_is_taken_when_nothing_changes_for_a_second(spool: Spool, clock: Clock) -> None:
     path = drop_spec(spool, text="template")
     assert spool.scan() == []
     assert spool.unsettled == 1
+    clock.now_s += incoming.WRITTEN_S / 2
     path.write_text(SPEC)  # the writer goes on
-    clock.now_s += incoming.FILE_GAP_S
+    clock.now_s += incoming.WRITTEN_S
     assert spool.scan() == []
-    clock.now_s += incoming.FILE_GAP_S / 2
+    clock.now_s += incoming.WRITTEN_S / 2
     assert spool.scan() == []  # too soon after the last scan
-    clock.now_s += incoming.FILE_GAP_S
+    clock.now_s += incoming.WRITTEN_S / 2
     assert [entry.name for entry in spool.scan()] == ["a.toml"]
     assert spool.unsettled == 0
 
 
-def test_a_file_that_nobody_wrote_to_for_two_seconds_is_taken_at_once(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
-    path = drop_spec(spool)
+def test_a_renamed_file_is_taken_sooner(spool: Spool, clock: Clock) -> None:
+    hidden = drop_spec(spool, ".a.toml")
+    time.sleep(2 * files.TICK_S)
+    hidden.rename(spool.incoming / "a.toml")
+    drop_spec(spool, "b.toml")
     assert spool.scan() == []
-    os.utime(path, (1.0, 1.0))
+    clock.now_s += incoming.RENAMED_S
     assert [entry.name for entry in spool.scan()] == ["a.toml"]
+    assert spool.unsettled == 1
+
+
+@pytest.mark.parametrize("age_s", [-86_400, 86_400], ids=["a day old", "a day ahead"])
+def test_a_clock_that_is_set_makes_nothing_whole(spool: Spool, clock: Clock, age_s: int) -> None:
+    path = drop_spec(spool)
+    os.utime(path, (time.time() + age_s,) * 2)
+    assert spool.scan() == []
+
+
+def test_a_file_that_is_open_for_writing_waits_up_to_a_minute(spool: Spool, clock: Clock) -> None:
+    path = drop_spec(spool)
+    with path.open("a"):
+        assert whole_specs(spool, clock) == []
+        clock.now_s += incoming.OPEN_S / 2
+        assert spool.scan() == []
+        clock.now_s += incoming.OPEN_S / 2
+        assert [entry.name for entry in spool.scan()] == ["a.toml"]
+    other = drop_spec(spool, "b.toml")
+    with other.open("a"):
+        whole_specs(spool, clock)
+    assert [entry.name for entry in spool.scan()] == ["a.toml", "b.toml"]  # closed: it was quiet for long enough
+
+
+def test_a_file_written_to_after_it_was_whole_is_not_taken_yet(spool: Spool, clock: Clock) -> None:
+    path = drop_spec(spool)
+    entry = whole_specs(spool, clock)[0]
+    time.sleep(2 * files.TICK_S)
+    path.write_text(SPEC + "# and more\n")
+    assert spool.claim(entry) is None
+    assert where(spool.root) == {"incoming": ["a.toml"]}
+    assert spool.scan() == []
+    claim_first(spool, clock)
 
 
 def test_an_empty_file_is_still_being_written(spool: Spool, clock: Clock) -> None:
-    drop_spec(spool, text="")
-    assert whole_specs(spool, clock) == []
+    drop_spec(spool, text="").chmod(0o600)
+    spool.scan()
+    clock.now_s += incoming.RENAMED_S
+    assert spool.scan() == []
 
 
 def test_a_folder_is_taken_when_nothing_in_it_changes(spool: Spool, clock: Clock) -> None:
@@ -98,7 +136,7 @@ def test_a_folder_is_taken_when_nothing_in_it_changes(spool: Spool, clock: Clock
     (job / "spec.toml").write_text(SPEC)
     spool.scan()
     (job / "deep" / "kernel.cu").write_text("//")
-    clock.now_s += incoming.FOLDER_GAP_S
+    clock.now_s += incoming.WRITTEN_S
     assert spool.scan() == []
     claimed = claim_first(spool, clock)
     assert (claimed.path / "deep" / "kernel.cu").read_text() == "//"
@@ -164,30 +202,48 @@ def test_names_are_made_safe(spool: Spool, clock: Clock) -> None:
     assert incoming.safe_name("...toml") == "spec.toml"
 
 
-def test_owners_take_turns(monkeypatch: pytest.MonkeyPatch, spool: Spool, clock: Clock) -> None:
-    for n in range(5):
-        drop_spec(spool, f"many-{n}.toml")
-    drop_spec(spool, "one.toml")
-    for n, path in enumerate(sorted(spool.incoming.iterdir())):
-        os.utime(path, ns=(n, n))
-    waiting = whole_specs(spool, clock)
-    assert [e.name for e in waiting][-1] == "one.toml"  # negative control: one owner, oldest first
-    look = spool._incoming
-    look._whole = [Entry(e.name, e.path, 7 if e.name == "one.toml" else 5, e.mtime_ns, False) for e in waiting]
-    assert [e.name for e in look.ready(3)] == ["many-0.toml", "one.toml", "many-1.toml"]
-    look.served(5)
-    assert [e.name for e in look.ready(2)] == ["one.toml", "many-0.toml"]
-    look.served(7)
-    assert [e.name for e in look.ready(1)] == ["many-0.toml"]
-
-
-def test_a_scan_gives_no_more_than_it_is_asked_for(spool: Spool, clock: Clock) -> None:
+def test_of_an_owners_flood_the_oldest_are_looked_at_and_the_others_stay_where_they_are(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path, queue_limit=10, clock_s=clock)
     for n in range(30):
-        drop_spec(spool, f"{n:02}.toml")
+        os.utime(drop_spec(spool, f"flood-{29 - n:02}.toml"), ns=(n, n))
+    os.utime(drop_spec(spool, "other.toml"), ns=(99, 99))
+    for n in range(20):
+        (spool.incoming / f"beside-{n}.cu").write_text("//")  # takes no place in the queue
+    real = os.DirEntry.stat
+    owners = {"other.toml": 7}
+
+    def as_owned(look: incoming.Incoming) -> Iterator[tuple[str, os.stat_result]]:
+        with os.scandir(look._folder) as found:
+            for entry in found:
+                if entry.name.endswith(".toml"):
+                    status = list(real(entry, follow_symlinks=False))
+                    status[4] = owners.get(entry.name, 5)
+                    full = entry.stat(follow_symlinks=False)
+                    extra = {"st_mtime_ns": full.st_mtime_ns, "st_ctime_ns": full.st_ctime_ns}
+                    yield entry.name, os.stat_result(status, extra)
+
+    monkeypatch.setattr(incoming.Incoming, "_list", as_owned)
+    names = [entry.name for entry in whole_specs(spool, clock)]
+    assert names == [*(f"flood-{29 - n:02}.toml" for n in range(10)), "other.toml"]
+    assert spool.left == 20
+    assert spool.counts()["incoming"] == 31
+    for entry in spool.scan():
+        assert spool.claim(entry) is not None
+    assert len(whole_specs(spool, clock)) == 10
+    assert spool.left == 10
+
+
+def test_junk_is_moved_away_a_little_at_a_time(spool: Spool, clock: Clock) -> None:
+    for n in range(MAX_REFUSALS + 10):
+        (spool.incoming / f"{n:03}.txt").write_text("hello")
     spool.scan()
-    clock.now_s += 1
-    assert len(spool.scan(limit=10)) == 10
-    assert spool.counts()["incoming"] == 30
+    assert len(where(spool.root)["failed"]) == MAX_REFUSALS
+    assert spool.unsettled == 10  # looked at again soon
+    spool.scan()
+    assert where(spool.root).keys() == {"failed"}
+    assert spool.unsettled == 0
 
 
 def test_submit_drops_a_whole_spec_under_a_free_name(spool: Spool, clock: Clock, tmp_path: Path) -> None:
@@ -293,7 +349,8 @@ def test_a_full_disk_leaves_the_spec_waiting(spool: Spool, clock: Clock, monkeyp
     drop_spec(spool)
     entry = whole_specs(spool, clock)[0]
     with monkeypatch.context() as full:
-        full.setattr(files, "write_synced", _raiser(OSError(28, "No space left on device")))
+        for write in ("write_synced", "copy_regular"):
+            full.setattr(files, write, _raiser(OSError(28, "No space left on device")))
         with pytest.raises(DiskFullError):
             spool.claim(entry)
         with pytest.raises(DiskFullError):

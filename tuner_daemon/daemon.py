@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,25 +24,15 @@ from tuner_daemon.errors import (
     TuningError,
 )
 from tuner_daemon.progress import Progress
+from tuner_daemon.queue import Queue
 from tuner_daemon.records.spec import KernelSpec
 
 logger = logging.getLogger(__name__)
 
 SETTLING_S = 0.2
 """A spec that may still be being written is looked at again this soon."""
-
-
-class Entry(Protocol):
-    """A spec that waits."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def mtime_ns(self) -> int: ...
+SCAN_SHARE = 0.25
+"""Seconds that looking at incoming/ may take per second of serving, while the queue is not empty."""
 
 
 class Claim(Protocol):
@@ -59,6 +50,9 @@ class Spool(Protocol):
 
     @property
     def unsettled(self) -> int: ...
+
+    @property
+    def left(self) -> int: ...
 
     def recover(self) -> None: ...
 
@@ -92,13 +86,18 @@ class Daemon:
     stop: threading.Event = field(default_factory=threading.Event)
     reload: threading.Event = field(default_factory=threading.Event)
     wake: threading.Event = field(default_factory=threading.Event)
-    _priorities: dict[tuple[str, int], int] = field(default_factory=dict)  # of waiting specs, by name and mtime
+    _queue: Queue = field(init=False)
+    _look_at_s: float = 0.0  # monotonic; until then the queue is served without looking at the folder
     _pending: list[Callable[[], None]] = field(default_factory=list)
+    _is_full: bool = False
+
+    def __post_init__(self) -> None:
+        self._queue = Queue(self.priority_of)
 
     def serve(self) -> None:
         """Returns when ``stop`` is set, or ``reload`` between two jobs. Raises DeviceError when the device is broken:
-        the service manager starts the daemon anew."""
-        self.spool.recover()
+        the service manager starts the daemon anew. A full disk is waited for, at the start as well."""
+        self._pending.append(self.spool.recover)
         self.notify("READY=1")
         self._idle()
         while not (self.stop.is_set() or self.reload.is_set()):
@@ -108,7 +107,7 @@ class Daemon:
                 self.wake.clear()
         if self.stop.is_set():
             self.notify("STOPPING=1")
-            self.publish_status({"state": "stopped"})
+            self._publish({"state": "stopped"})
 
     def _turn(self) -> bool:
         """A turn that a full disk turns into a pause: nothing is taken until what is pending has been written."""
@@ -116,33 +115,42 @@ class Daemon:
             while self._pending:
                 self._pending[0]()
                 del self._pending[0]
-            return self.serve_one()
+            served = self.serve_one()
         except DiskFullError as error:
-            logger.error("the disk is full; waiting for space: %s", error)
+            if not self._is_full:
+                logger.error("the disk is full; waiting for space: %s", error)
+            self._is_full = True
             self.notify("STATUS=waiting for disk space")
             return False
+        if self._is_full:
+            logger.info("there is space again")
+            self._is_full = False
+            self._idle()
+        return served
 
     def serve_one(self) -> bool:
         """One turn: the most urgent spec from ``incoming/`` to its end. False if nothing waits."""
-        waiting = self.spool.scan()
-        if not waiting:
+        self._look()
+        if not self._queue:
             return False
-        claimed = self.spool.claim(self._most_urgent(waiting))
+        claimed = self.spool.claim(self._queue.pop())
         if claimed is None:  # somebody took it away between the scan and now
             return True
         self._serve(claimed)
         self._idle()
         return True
 
-    def _most_urgent(self, waiting: Sequence[Entry]) -> Entry:
-        """The first of the highest priority. A waiting spec is read for it once, not every turn."""
-        if len(waiting) == 1:
-            return waiting[0]
-        known, self._priorities = self._priorities, {}
-        for entry in waiting:
-            version = (entry.name, entry.mtime_ns)
-            self._priorities[version] = known[version] if version in known else self.priority_of(entry.path)
-        return max(waiting, key=lambda entry: self._priorities[entry.name, entry.mtime_ns])
+    def _look(self) -> None:
+        """Scans, unless that would take a large share of the time: in a full folder a scan takes longer than a job."""
+        began_s = time.monotonic()
+        if self._queue and began_s < self._look_at_s:
+            return
+        left = self.spool.left
+        self._queue.replace(self.spool.scan())
+        if self.spool.left and not left:
+            logger.warning("%d specs stay in incoming/: an owner has more than queue_limit there", self.spool.left)
+        ended_s = time.monotonic()
+        self._look_at_s = ended_s + (ended_s - began_s) / SCAN_SHARE
 
     def _serve(self, claimed: Claim) -> None:
         began_s = time.monotonic()
@@ -155,9 +163,13 @@ class Daemon:
         except (InputError, TuningError, MissingPartError) as error:
             logger.warning("%s: failed: %s", claimed.name, error)
             self._settle(partial(self.spool.fail, claimed, str(error)))
-        except (JobInterruptedError, DiskFullError) as pause:
+        except JobInterruptedError as pause:
             logger.info("%s: back to the queue: %s", claimed.name, pause)
             self._settle(partial(self.spool.release, claimed))
+        except DiskFullError as pause:
+            logger.info("%s: back to the queue: %s", claimed.name, pause)
+            self._settle(partial(self.spool.release, claimed))
+            raise
         except DeviceError:
             logger.exception("%s: the device is broken", claimed.name)
             raise
@@ -190,10 +202,15 @@ class Daemon:
             state = f"{name}: {progress.phase}, {progress.measured} of {progress.budget} measured"
             self.notify(f"STATUS={state}")
             running = {**asdict(progress), "speedup": progress.speedup, "spec": name}
-            self.publish_status({"state": "tuning", "running": running})
+            self._publish({"state": "tuning", "running": running, "left_in_incoming": self.spool.left})
 
         return observe
 
     def _idle(self) -> None:
         self.notify("STATUS=waiting for specs")
-        self.publish_status({"state": "waiting", "running": None})
+        self._publish({"state": "waiting", "running": None, "left_in_incoming": self.spool.left})
+
+    def _publish(self, facts: Mapping[str, Any]) -> None:
+        """On a full disk the status stays as it was: no job ends, and no daemon, because nobody can be told of it."""
+        with suppress(DiskFullError):
+            self.publish_status(facts)

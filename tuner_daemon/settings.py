@@ -73,6 +73,7 @@ class Settings(BaseSettings):
     allow_cpu_kernels: bool = False  # may the daemon run host code from a dropped spec?
     clock_policy: Literal["lock", "verify", "observe"] = "observe"
     poll_s: float = Field(0.5, gt=0)
+    queue_limit: int = Field(10_000, ge=1)  # of the specs that wait, looked at per owner
     host: str = Field(default_factory=socket.gethostname)
     device: DeviceSettings = DeviceSettings()
     budget: BudgetSettings = BudgetSettings()

@@ -60,7 +60,7 @@ def run_daemon(read_settings: Callable[[], Settings]) -> None:
 
 
 def _serve(settings: Settings, signals: Signals) -> None:
-    spool = Spool(settings.spool_dir)
+    spool = Spool(settings.spool_dir, queue_limit=settings.queue_limit)
     spool.lock()
     with Workshop(settings) as workshop, Watcher(spool.incoming, signals.wake):
         daemon = Daemon(

@@ -107,19 +107,23 @@ class Workshop:
         )
 
     def models(self) -> Models:
-        """The models of the store's current version, read again when that has changed."""
+        """The models of the store's current version, read again when that has changed. If they cannot be used, such as
+        after a change of the features, the latest earlier ones that can."""
         if self._models.version and self.store.current_version() == self._models.version:
             return self._models
-        current = self.store.current()
-        if current is None:
-            return Models()
-        if current.version != self._models.version:
+        for stored in self.store.whole():
+            if stored.version == self._models.version:
+                return self._models
             try:
-                self._models = Models(current.version, load_policy(current.folder), load_prior(current.folder))
-                logger.info("models %s loaded", current.version)
+                self._models = Models(stored.version, load_policy(stored.folder), load_prior(stored.folder))
             except ModelError as error:
-                logger.warning("models %s are not used: %s", current.version, error)
-                self._models = Models()
+                if self.store.damaged.get(stored.version) != str(error):
+                    logger.warning("models %s are not used: %s", stored.version, error)
+                self.store.damaged[stored.version] = str(error)
+            else:
+                logger.info("models %s loaded", stored.version)
+                return self._models
+        self._models = Models()
         return self._models
 
     def lease(self, request: DeviceRequest, wait: Callable[[str], None]) -> AbstractContextManager[None]:

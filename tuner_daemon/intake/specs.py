@@ -137,18 +137,34 @@ def _beside(name: str, document: Document) -> Kernel:
 
 
 def _inline(tables: SpecTables, own: Mapping[str, Any], document: Document) -> Kernel:
-    """A kernel whose tables are the spec's own. Its problem's types follow from the values asked for."""
+    """A kernel whose tables are the spec's own. Its problem's types follow from the values asked for.
+
+    Neither the name of the dropped file nor the order of keys in it is a part of the question: without a name the
+    kernel is called as its source file, and its tables are read in the order of their keys.
+    """
     kinds = {bool: "bool", int: "int", float: "float", str: "str"}
     declared: dict[str, Any] = {}
     for name, value in tables.problem.items():
         if isinstance(value, bool):
             raise document.fault(("problem", name), f"is {shown(value)}", remedy="use 0 or 1, or text")
         declared[name] = {"type": kinds[type(value)]}
-    file = document.file.absolute()
-    stem = file.parent.name if spec_in(file.parent) == file else file.stem
-    named = {"name": re.sub(r"\W", "_", stem, flags=re.ASCII)} if "name" not in own else {}
-    whole = replace(document, tables={**named, **own, "problem": declared}, error=KernelError)
-    return kernel_from_document(whole, document.file.absolute().parent)
+    whole = _in_order({"name": _name_of_source(own), **own, "problem": declared})
+    return kernel_from_document(replace(document, tables=whole, error=KernelError), document.file.absolute().parent)
+
+
+def _name_of_source(own: Mapping[str, Any]) -> str:
+    sources = own.get("sources")
+    named = [sources.get(language) for language in ("cuda", "cpu")] if isinstance(sources, dict) else []
+    files = [value.get("file") if isinstance(value, dict) else value for value in named]
+    stem = next((Path(file).stem for file in files if isinstance(file, str)), "")
+    return re.sub(r"\W", "_", stem, flags=re.ASCII) or "kernel"
+
+
+def _in_order(value: Any) -> Any:
+    """Tables in the order of their keys, at every depth; lists as they are."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value
 
 
 def _check_language(document: Document, kernel: Kernel, device: DeviceRequest) -> None:

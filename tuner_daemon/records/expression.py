@@ -13,7 +13,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,21 @@ class Expression:
     @classmethod
     def parse(cls, text: str) -> Expression:
         """Raises ExpressionError for anything the whitelist refuses."""
-        _parsed(text)
-        return cls(text)
+        expression = cls(text)
+        _ = expression._parsed
+        return expression
 
     @property
     def names(self) -> frozenset[str]:
         """Names the expression reads."""
-        return _parsed(self.text)[1]
+        return self._parsed[1]
+
+    @cached_property
+    def _parsed(self) -> tuple[ast.expr, frozenset[str]]:
+        return _parsed(self.text)
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"text": self.text}
 
     def evaluate(self, names: Mapping[str, Number | str]) -> Number:
         """One value, as Python would give. Raises ExpressionError: unknown name, division by zero, too large.
@@ -61,7 +69,7 @@ class Expression:
         Integers stay exact up to 2**62 in magnitude; anything beyond, and any float that is not finite, is refused.
         """
         try:
-            value = scalar_value(_parsed(self.text)[0], names)
+            value = scalar_value(self._parsed[0], names)
         except _Undefined as error:
             raise self._error(error, names) from error
         if isinstance(value, str):
@@ -88,12 +96,12 @@ class Expression:
     def may_hold(self, bounds: Mapping[str, Interval]) -> NDArray[np.bool_]:
         """False only where no values within the bounds make the constraint hold. bounds: for every name it reads."""
         with np.errstate(all="ignore"):
-            value = interval_value(_parsed(self.text)[0], bounds)
+            value = interval_value(self._parsed[0], bounds)
         return np.asarray((value.low != 0) | (value.high != 0), dtype=np.bool_)
 
     def conjuncts(self) -> tuple[Expression, ...]:
         """Expressions that hold together exactly where this one does: its parts, where it is an ``and``."""
-        tree = _parsed(self.text)[0]
+        tree = self._parsed[0]
         if not (isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)):
             return (self,)
         try:
@@ -106,7 +114,7 @@ class Expression:
         self, names: Mapping[str, NDArray[np.generic] | Number | str]
     ) -> tuple[NDArray[np.generic], NDArray[np.bool_] | None]:
         try:
-            vector: Vector = array_value(_parsed(self.text)[0], names)
+            vector: Vector = array_value(self._parsed[0], names)
         except _Undefined as error:
             raise self._error(error, names) from error
         if vector.values.dtype.kind == "U":
@@ -133,7 +141,9 @@ class Expression:
 _Undefined = (KeyError, ZeroDivisionError, OverflowError, TypeError)
 
 
-@lru_cache(maxsize=8192)
+# Trees live as long as their expressions. This only spares parsing a template anew for each spec; it is small because
+# strangers fill it: a tree may be a hundred times as large as its text.
+@lru_cache(maxsize=256)
 def _parsed(text: str) -> tuple[ast.expr, frozenset[str]]:
     """The checked syntax tree and the names in it. Raises ExpressionError."""
     if len(text) > LENGTH_CAP:

@@ -170,10 +170,7 @@ class Child:
         *lines, self._unread = self._unread.split(b"\n")
         if len(self._unread) > _LONGEST_REPLY:
             raise EOFError
-        try:
-            return [json.loads(line) for line in lines]
-        except ValueError:
-            raise EOFError from None
+        return [_message(line) for line in lines]
 
     def _drain(self, descriptor: int) -> None:
         self._kept = (self._kept + self._available(descriptor))[-KEPT_BYTES:]
@@ -249,3 +246,15 @@ def _marked(mark: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """A reply or a sign of progress. Raises EOFError for anything else."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        raise EOFError from None
+    whole = isinstance(message, dict) and "id" in message
+    if whole and (isinstance(message.get("reply"), dict) or message.keys() >= {"candidate", "stage"}):
+        return dict(message)
+    raise EOFError

@@ -58,7 +58,7 @@ def read_lease(folder: Path, uuid: str) -> Lease | None:
             str(fields["boot_id"]),
             float(fields["since_unix_s"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return lease if lease.uuid == uuid else None
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from tuner_daemon.errors import SpecError
 from tuner_daemon.records.spec import SPEC_SUFFIXES, spec_in
 from tuner_daemon.storage import files
-from tuner_daemon.storage.incoming import safe_name
+from tuner_daemon.storage.incoming import SOURCE_SUFFIXES, safe_name
 
 # The spool's group must be able to read a dropped spec and to move a dropped folder, whatever the client's umask.
 _FILE_MODE, _FOLDER_MODE = 0o660, 0o2770
+TEXT_BYTES, ARRAY_BYTES = 4 << 20, 4 << 30  # a sparse file costs who drops it nothing
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    files.write_synced(target, files.read_regular(source), _FILE_MODE)
+    limit_bytes = TEXT_BYTES if source.suffix in (*SPEC_SUFFIXES, *SOURCE_SUFFIXES) else ARRAY_BYTES
+    files.copy_regular(source, target, limit_bytes, _FILE_MODE)
 
 
 def _make_folder(path: Path) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
+import signal
 import stat
 import uuid
 from collections.abc import Iterator, Mapping
@@ -20,6 +22,8 @@ from tuner_daemon.errors import DiskFullError, TunerError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+TICK_S = 0.01
+"""File systems stamp times by a clock that ticks at least a hundred times a second."""
 
 
 def _libc_with_renameat2() -> ctypes.CDLL | None:
@@ -40,6 +44,13 @@ def may_be_retried(error: OSError) -> bool:
 
 class FsyncError(OSError):
     """fsync failed: whether the data is on disk is unknown, and asking again would not tell."""
+
+
+def need_room(folder: Path, n_bytes: int) -> None:
+    """Raises OSError (ENOSPC) if the file system has less left: better than to begin what cannot be kept."""
+    status = os.statvfs(folder)
+    if status.f_bavail * status.f_frsize < n_bytes:
+        raise OSError(errno.ENOSPC, f"less than {n_bytes >> 10} KiB left", str(folder))
 
 
 class Guard:
@@ -209,6 +220,50 @@ def read_regular(path: Path, limit_bytes: int | None = None) -> bytes:
     if limit_bytes is not None and len(data) > limit_bytes:
         raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(path))
     return data
+
+
+def is_open_for_writing(path: Path) -> bool:
+    """Whether a process has the regular file open for writing; False where the system does not tell.
+
+    It does not of other users' files, of folders, and on many network file systems. The answer is that of a read lease,
+    which is given back at once; who opens the file in that moment waits for it, and the signal that asks for it back is
+    one that is ignored.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def copy_regular(source: Path, target: Path, limit_bytes: int, mode: int) -> None:
+    """Copies a regular file to a new one in blocks, and fsyncs it. Raises OSError as ``read_regular`` does, FsyncError;
+    what has been written by then stays."""
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(source))
+        if status.st_size > limit_bytes:
+            raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(source))
+        os.fchmod(copy.fileno(), mode)
+        left = limit_bytes  # it may grow
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            copy.write(block)
+            left -= len(block)
+        copy.flush()
+        _fsync(copy.fileno(), target)
 
 
 def free_name(folder: Path, name: str) -> str:

@@ -46,7 +46,7 @@ def import_hub(json_path: Path, parquet_path: Path, folder: Path) -> Path:
         sidecar = json.loads(json_path.read_text())
         toml = kernel_toml(sidecar, json_path)
         device = gpus.device_named(sidecar.get("device_name") or "", sidecar["device"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise KernelError(f"is not a recording's sidecar: {error}", file=json_path) from error
     files.make_folder(folder)
     declared = folder / "kernel.toml"

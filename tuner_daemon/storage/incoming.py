@@ -1,27 +1,31 @@
 """What lies in incoming/: which of it is a spec, which is whole, and whose turn it is.
 
-A spec is taken when it is whole: it looks the same in two scans, or nobody has written to it for two seconds.
+A spec is taken when it is whole: it looks the same in two scans some time apart. How long depends on how it came. A
+rename changes an entry's ctime and not its mtime: what was renamed in was complete then. What was written in place may
+grow after a pause, so it waits longer, and longer still while somebody has it open for writing. No clock but the
+monotonic one is asked, and times are compared for order only, within one entry: neither a clock that is set nor a file
+server with a clock of its own makes half a spec look whole.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import stat
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner_daemon.records.spec import SPEC_SUFFIXES, spec_in
+from tuner_daemon.storage import files
 
 SOURCE_SUFFIXES = (".cu", ".cuh", ".c", ".h", ".hpp", ".cpp", ".inc")
 COMPANION_SUFFIXES = (*SOURCE_SUFFIXES, ".npy")  # lie beside a spec that names them
 SIDECAR_SUFFIXES = (".job", ".reason.txt")
-FILE_GAP_S, FOLDER_GAP_S = 0.2, 0.5  # unchanged for so long between two scans is whole
-OLD_S = 2.0  # a file that nobody wrote to for so long is whole
-MAX_SEEN = 100_000
+RENAMED_S, WRITTEN_S, OPEN_S = 0.2, 1.0, 60.0  # unchanged for so long between two scans is whole
+MAX_SEEN = 1_000_000
 MAX_FOLDER_ENTRIES = 10_000
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -42,6 +46,8 @@ class Entry:
 class _Sighting:
     fingerprint: Fingerprint
     since_s: float
+    entry: Entry
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,51 +78,57 @@ def looks_like_spec(entry: os.DirEntry[str]) -> bool:
 
 
 class Incoming:
-    """Remembers what the last look saw. ``look`` yields the names that must go, with the reason; ``ready`` follows."""
+    """Remembers what the last look saw. ``look`` returns what must go, with the reason; ``whole`` follows.
 
-    def __init__(self, folder: Path, clock_s: Callable[[], float], wall_s: Callable[[], float]) -> None:
-        self._folder, self._clock_s, self._wall_s = folder, clock_s, wall_s
+    ``limit``: of each owner's entries the oldest so many are looked at, so that nobody's flood costs memory or hides
+    what others have dropped.
+    """
+
+    def __init__(self, folder: Path, clock_s: Callable[[], float], limit: int) -> None:
+        self._folder, self._clock_s, self._limit = folder, clock_s, limit
         self._seen: dict[str, _Sighting] = {}
-        self._whole: list[Entry] = []
         self._ignored: dict[str, int] = {}  # name -> inode
-        self._last_owner = -1
+        self.whole: list[Entry] = []  # oldest first
         self.unsettled = 0
+        self.left = 0  # entries beyond the limit
 
     def look(self) -> list[tuple[str, str]]:
         """Looks at every entry once. Returns (name, reason) of those that can never be a spec."""
         refused: list[tuple[str, str]] = []
         seen: dict[str, _Sighting] = {}
-        self._whole = []
-        for name, status in self._list():
+        whole: list[Entry] = []
+        for name, status in self._oldest():
             what = self._observe(name, status)
             if isinstance(what, _Refused):
                 refused.append((name, what.reason))
             elif what is not None:
-                seen[name] = self._remembered(name, what)
-                if self._is_whole(status, seen[name]):
-                    folder = stat.S_ISDIR(status.st_mode)
-                    self._whole.append(Entry(name, self._folder / name, status.st_uid, status.st_mtime_ns, folder))
+                seen[name] = sighting = self._settled(status, self._remembered(name, status, what))
+                if sighting.whole:
+                    whole.append(sighting.entry)
         self._seen = seen
-        self.unsettled = len(seen) - len(self._whole)
-        return refused + self._without_spec()
+        self.unsettled = len(seen) - len(whole)
+        bare = {entry.name for entry in whole if entry.is_folder and spec_in(entry.path) is None}
+        self.whole = [entry for entry in whole if entry.name not in bare]
+        return refused + [(name, "a job's folder holds a spec.toml, a kernel's a kernel.toml") for name in sorted(bare)]
 
-    def ready(self, limit: int) -> list[Entry]:
-        """Owners take turns, beginning after the one served last; each owner's oldest first."""
-        queues: dict[int, deque[Entry]] = {}
-        for entry in sorted(self._whole, key=lambda entry: (entry.mtime_ns, entry.name)):
-            queues.setdefault(entry.owner, deque()).append(entry)
-        owners = sorted(queues, key=lambda owner: (owner <= self._last_owner, owner))
-        turns: list[Entry] = []
-        while owners and len(turns) < limit:
-            turns.extend(queues[owner].popleft() for owner in owners)
-            owners = [owner for owner in owners if queues[owner]]
-        return turns[:limit]
-
-    def served(self, owner: int) -> None:
-        self._last_owner = owner
+    def _oldest(self) -> list[tuple[str, os.stat_result]]:
+        """Each owner's oldest entries, up to the limit, in the order of their times."""
+        self.left = 0
+        newest_first: dict[int, list[tuple[int, str, os.stat_result]]] = {}  # owner -> heap
+        for name, status in self._list():
+            heap = newest_first.setdefault(status.st_uid, [])
+            item = (-status.st_mtime_ns, name, status)
+            if len(heap) < self._limit:
+                heapq.heappush(heap, item)
+            else:
+                heapq.heappushpop(heap, item)
+                self.left += 1
+        kept = [item for heap in newest_first.values() for item in heap]
+        return [(name, status) for _, name, status in sorted(kept, key=lambda item: (-item[0], item[1]))]
 
     def ignore(self, name: str) -> None:
         """Passes over this entry until something else has its name."""
+        self._ignored = {known: inode for known, inode in self._ignored.items() if (self._folder / known).exists()}
         with suppress(FileNotFoundError):
             self._ignored[name] = (self._folder / name).lstat().st_ino
 
@@ -127,6 +139,8 @@ class Incoming:
                     return
                 if is_hidden(entry.name):
                     continue
+                if entry.name.endswith(COMPANION_SUFFIXES) and entry.is_file(follow_symlinks=False):
+                    continue  # lies beside a spec
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
@@ -135,15 +149,13 @@ class Incoming:
                     yield entry.name, status
 
     def _observe(self, name: str, status: os.stat_result) -> Fingerprint | _Refused | None:
-        """What to compare between two scans; None for what only lies beside a spec."""
+        """What to compare between two scans; None for a kernel's folder, which only lies beside a spec."""
         if stat.S_ISDIR(status.st_mode):
             return self._observe_folder(self._folder / name)
         if not stat.S_ISREG(status.st_mode):
             return _Refused(f"a {_kind(status.st_mode)} is not a spec; drop a regular file or a folder")
         if name.endswith(SPEC_SUFFIXES):
             return ((name, status.st_size, status.st_mtime_ns, status.st_ino),)
-        if name.endswith(COMPANION_SUFFIXES):
-            return None
         return _Refused("the name of a spec ends in .toml or .json")
 
     def _observe_folder(self, folder: Path) -> Fingerprint | _Refused | None:
@@ -164,22 +176,25 @@ class Incoming:
         is_kernel = os.path.lexists(folder / "kernel.toml") and spec_in(folder) is None
         return None if is_kernel else tuple(found)
 
-    def _remembered(self, name: str, fingerprint: Fingerprint) -> _Sighting:
+    def _remembered(self, name: str, status: os.stat_result, fingerprint: Fingerprint) -> _Sighting:
         before = self._seen.get(name)
-        same = before is not None and before.fingerprint == fingerprint
-        return before if before is not None and same else _Sighting(fingerprint, self._clock_s())
+        if before is not None and before.fingerprint == fingerprint:
+            return before
+        folder = stat.S_ISDIR(status.st_mode)
+        entry = Entry(name, self._folder / name, status.st_uid, status.st_mtime_ns, folder)
+        return _Sighting(fingerprint, self._clock_s(), entry)
 
-    def _is_whole(self, status: os.stat_result, sighting: _Sighting) -> bool:
+    def _settled(self, status: os.stat_result, sighting: _Sighting) -> _Sighting:
+        """The sighting, whole if it is by now; what was once whole is whole until it changes."""
+        if sighting.whole:
+            return sighting
         unchanged_s = self._clock_s() - sighting.since_s
-        if stat.S_ISDIR(status.st_mode):
-            return unchanged_s >= FOLDER_GAP_S
-        # Editors and copiers make an empty file first: an empty one is not whole until it is old.
-        return (status.st_size > 0 and unchanged_s >= FILE_GAP_S) or self._wall_s() - status.st_mtime > OLD_S
-
-    def _without_spec(self) -> list[tuple[str, str]]:
-        bare = [entry for entry in self._whole if entry.is_folder and spec_in(entry.path) is None]
-        self._whole = [entry for entry in self._whole if entry not in bare]
-        return [(entry.name, "a job's folder holds a spec.toml, a kernel's a kernel.toml") for entry in bare]
+        last_write_ns = max(mtime_ns for _, _, mtime_ns, _ in sighting.fingerprint)
+        # Editors and copiers make an empty file first.
+        renamed = status.st_ctime_ns > last_write_ns and status.st_size > 0
+        quiet = unchanged_s >= (RENAMED_S if renamed else WRITTEN_S)
+        whole = quiet and (unchanged_s >= OPEN_S or not files.is_open_for_writing(sighting.entry.path))
+        return replace(sighting, whole=True) if whole else sighting
 
 
 def _kind(mode: int) -> str:

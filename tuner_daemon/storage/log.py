@@ -92,11 +92,16 @@ class ParquetLog:
         def check() -> None:
             self._parts.clear()
             self.damaged.clear()
+            self.skipped.clear()
             for part in self._listed():
                 self._read(part)
 
         self._steadily(check)
         return dict(self.damaged)
+
+    def part_names(self) -> list[str]:
+        """Names of every part, readable or not, those of the sources included."""
+        return [part.path.name for part in self._listed()]
 
     def unverified(self) -> list[str]:
         """Parts without a manifest: page checksums are all that vouches for them."""

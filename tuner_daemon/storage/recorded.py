@@ -139,5 +139,5 @@ def _device(table: Any, file: Path) -> DeviceInfo:
         return DeviceInfo("replay", 0, file.stem, f"recorded-{file.stem}", "")
     try:
         return DeviceInfo(**{**json.loads(stored), "kind": "replay"})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise KernelError(f"names no device: {error}", file=file, key="tuner.device") from error

@@ -125,7 +125,7 @@ def read_result(results_dir: Path, job: str) -> dict[str, Any] | None:
             stored = json.loads((folder / "result.json").read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             logger.warning("%s cannot be read and counts as absent: %s", folder / "result.json", error)
             continue
         if isinstance(stored, dict) and stored.keys() >= _ALWAYS_THERE:

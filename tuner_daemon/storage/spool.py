@@ -26,6 +26,10 @@ from tuner_daemon.storage.results import restore_results
 logger = logging.getLogger(__name__)
 STATES = ("incoming", "active", "done", "failed", "hold")
 MAX_ATTEMPTS = 2
+QUEUE_LIMIT = 10_000
+MAX_REFUSALS = 64
+ROOM_BYTES = 2 << 20
+"""A job's rows, result and binaries fit into it; with less left on the disk none is begun."""
 _LOCK, _LOCK_ATTEMPTS = ".lock", 5
 
 
@@ -51,10 +55,13 @@ class Fate:
 
 
 class Spool:
-    """Folders under ``root``, made if absent. Raises SpoolError if they are not on one file system."""
+    """Folders under ``root``, made if absent. Raises SpoolError if they are not on one file system.
+
+    ``queue_limit``: of the specs that wait, so many of each owner are looked at; the others stay where they are.
+    """
 
     def __init__(
-        self, root: Path, *, clock_s: Callable[[], float] = time.monotonic, wall_s: Callable[[], float] = time.time
+        self, root: Path, *, queue_limit: int = QUEUE_LIMIT, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.root = root
         self._guard = files.Guard(SpoolError)
@@ -62,7 +69,7 @@ class Spool:
             for name in (*STATES, "results"):
                 files.make_folder(root / name)
         self._check_one_file_system()
-        self._incoming = incoming.Incoming(root / "incoming", clock_s, wall_s)
+        self._incoming = incoming.Incoming(root / "incoming", clock_s, queue_limit)
         self._lock: int | None = None
 
     @property
@@ -107,6 +114,7 @@ class Spool:
             return self._publish_new(dropped)
 
     def _publish_new(self, dropped: dropping.Dropped) -> str:
+        time.sleep(files.TICK_S)  # so that the rename is seen to be later than the last write
         try:
             while True:
                 name = self._unused_name(dropped.name)
@@ -127,13 +135,20 @@ class Spool:
             candidate = f"{path.stem}-{number}{path.suffix}"
         return candidate
 
-    def scan(self, limit: int = 256) -> list[Entry]:
-        """Up to ``limit`` whole specs, owners taking turns, each owner's oldest first. What can never be one (a FIFO,
-        a link, a device, a folder without a spec) goes to failed/ unopened."""
+    @property
+    def left(self) -> int:
+        """Entries that the last scan left alone, because their owner has more than ``queue_limit``."""
+        return self._incoming.left
+
+    def scan(self) -> list[Entry]:
+        """Whole specs, oldest first, of each owner at most ``queue_limit``. What can never be one (a FIFO, a link, a
+        device, a folder without a spec) goes to failed/ unopened, MAX_REFUSALS of them in one scan."""
         with self._guard("scan incoming/"):
-            for name, reason in self._incoming.look():
+            refused = self._incoming.look()
+            for name, reason in refused[:MAX_REFUSALS]:
                 self._refuse(name, reason)
-        return self._incoming.ready(limit)
+        self._incoming.unsettled += len(refused[MAX_REFUSALS:])
+        return self._incoming.whole
 
     def _refuse(self, name: str, reason: str) -> None:
         source = self.incoming / name
@@ -151,6 +166,7 @@ class Spool:
         """Takes the spec to active/ and counts the attempt, before anything runs. None if it has gone, or if it turned
         out to be none, which is then in failed/. Raises DiskFullError; the spec is in incoming/ still."""
         with self._guard(f"claim {entry.name}"):
+            files.need_room(self.root, ROOM_BYTES)
             place = self._take(entry)
             if place is None:
                 return None
@@ -162,11 +178,13 @@ class Spool:
                 if files.may_be_retried(error):
                     self._back(place)
                 raise
-            self._incoming.served(entry.owner)
             return None if path is None else Claimed(place.name, path, place, attempts, entry.owner)
 
     def _take(self, entry: Entry) -> Path | None:
         try:
+            now = entry.path.lstat()
+            if stat.S_ISREG(now.st_mode) and now.st_mtime_ns != entry.mtime_ns:  # written to since it was whole
+                return None
             place = files.move_into(self.root / "active", entry.path, incoming.safe_name(entry.name))
         except FileNotFoundError:
             return None
@@ -249,12 +267,14 @@ class Spool:
         attempts = self._attempts_file(source)
         files.publish_bytes(folder / f"{name}{suffix}", f"{text}\n".encode(errors="replace"))
         files.move(source, folder / name)
-        attempts.unlink(missing_ok=True)
-        files.remove(self._workplace(source.name))
+        with suppress(OSError):  # the spec has its place; what is left behind goes at the next start
+            attempts.unlink(missing_ok=True)
+            files.remove(self._workplace(source.name))
 
     def _back(self, place: Path) -> None:
         files.move_into(self.incoming, place, place.name)
-        files.remove(self._workplace(place.name))
+        with suppress(OSError):
+            files.remove(self._workplace(place.name))
 
     def _workplace(self, name: str) -> Path:
         return self.root / "active" / f".{name}.work"
