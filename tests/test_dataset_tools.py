@@ -25,6 +25,7 @@ from tuner_daemon.intake.specs import templates_dir
 from tuner_daemon.records.measurement import Measurement, Outcome, Timing
 from tuner_daemon.records.space import ParamSpace
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec
+from tuner_daemon.retrain import resolver
 from tuner_daemon.storage.log import ParquetLog
 from tuner_daemon.storage.recorded import load_recorded
 
@@ -286,5 +287,5 @@ def test_collected_packed_recorded_and_measured_again(tmp_path: Path) -> None:
     packed = dataset.packed_log(log, tmp_path / "out", dataset.opened([tmp_path / "noise" / "log"]))
     assert packed.rows == size + len(log.measurements(second.job))
     assert packed.screened.rows
-    assert landscape.landscapes(packed.screened.rows, dataset.resolver(log))
+    assert landscape.landscapes(packed.screened.rows, resolver(log))
     json.dumps([pair.__dict__ for pair in pairs])

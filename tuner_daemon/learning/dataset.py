@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -202,12 +203,16 @@ def _level(rows: Sequence[Row]) -> float:
 
 def _value(raw: Any) -> Any:
     """What a map's cell means: the log holds JSON scalars as text, other tables hold the values themselves."""
-    if not isinstance(raw, str):
-        return raw
+    return _parsed(raw) if isinstance(raw, str) else raw
+
+
+@lru_cache(maxsize=1 << 16)
+def _parsed(text: str) -> Any:
+    """A log of many rows has few distinct values."""
     try:
-        return json.loads(raw)
+        return json.loads(text)
     except json.JSONDecodeError:
-        return raw
+        return text
 
 
 def values_of(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]] | None) -> dict[str, Any]:

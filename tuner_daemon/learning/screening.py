@@ -62,14 +62,14 @@ def screen(
     checks = _Checks(kernel_of, wanted or Wanted())
     rows = list(rows)
     faults = [checks.reason(row) for row in rows]
-    sound = [row for row, fault in zip(rows, faults, strict=True) if not fault]
-    refuted = _refuted([*sound, *(row for row in repeats if not checks.reason(row))])
+    identities = [_identity(row) for row in rows]
+    sound = [pair for pair, fault in zip(zip(identities, rows, strict=True), faults, strict=True) if not fault]
+    refuted = _refuted([*sound, *((_identity(row), row) for row in repeats if not checks.reason(row))])
     kept: list[Row] = []
     counts: Counter[str] = Counter()
     why: dict[str, str] = {}
     seen: set[str] = set()
-    for row, fault in zip(rows, faults, strict=True):
-        identity = _identity(row)
+    for row, fault, identity in zip(rows, faults, identities, strict=True):
         reason = fault or checks.repeated(row, identity, seen) or ("unconfirmed" if identity in refuted else "")
         if not fault:
             seen |= {row["key"], identity}
@@ -87,6 +87,7 @@ class _Checks:
     def __init__(self, kernel_of: Resolver, wanted: Wanted) -> None:
         self._kernel_of, self._wanted = kernel_of, wanted
         self._values: dict[str, dict[str, set[str]]] = {}  # hash -> parameter -> its values, as JSON
+        self._floors_s: dict[str, float] = {}  # by task, where the work is that of the problem alone
 
     def reason(self, row: Row) -> str:
         """Why it is left out; empty if it is not."""
@@ -97,7 +98,7 @@ class _Checks:
             return "disturbed"
         if self._wanted.clock_mode is not None and (row.get("clock_mode") or "free") != self._wanted.clock_mode:
             return "other clocks"
-        return _fault_of_times(row, kernel) if row["outcome"] == Outcome.OK.value else ""
+        return self._fault_of_times(row, kernel) if row["outcome"] == Outcome.OK.value else ""
 
     def repeated(self, row: Row, identity: str, seen: set[str]) -> str:
         return "duplicate" if row["key"] in seen or (self._wanted.once and identity in seen) else ""
@@ -111,19 +112,30 @@ class _Checks:
         known, config = self._values[sha256], values_of(row["config"])
         return set(config) != set(known) or any(json.dumps(v) not in known[name] for name, v in config.items())
 
+    def _fault_of_times(self, row: Row, kernel: Kernel) -> str:
+        times_s, median_s = list(row["times_s"] or ()), row["median_s"]
+        if not times_s or not all(_is_time(t) for t in [*times_s, median_s]):
+            return "no time"
+        if abs(statistics.median(times_s) - median_s) > SAME_MEDIAN * median_s:
+            return "no time"
+        error_norm = row.get("error_norm")
+        if not (error_norm is not None and math.isfinite(error_norm)) and row.get("device_kind") != "replay":
+            return "unverified"
+        if median_s < self._floor_s(row, kernel):
+            return "faster than possible"
+        return "noisy" if len(times_s) > 2 and deviation(times_s) > NOISE else ""
 
-def _fault_of_times(row: Row, kernel: Kernel) -> str:
-    times_s, median_s = list(row["times_s"] or ()), row["median_s"]
-    if not times_s or not all(_is_time(t) for t in [*times_s, median_s]):
-        return "no time"
-    if abs(statistics.median(times_s) - median_s) > SAME_MEDIAN * median_s:
-        return "no time"
-    error_norm = row.get("error_norm")
-    if not (error_norm is not None and math.isfinite(error_norm)) and row.get("device_kind") != "replay":
-        return "unverified"
-    if median_s < _floor_s(row, kernel):
-        return "faster than possible"
-    return "noisy" if len(times_s) > 2 and deviation(times_s) > NOISE else ""
+    def _floor_s(self, row: Row, kernel: Kernel) -> float:
+        names: dict[str, Value] = {**values_of(row["problem"]), **values_of(row["config"])}
+        work = [expression for expression in (kernel.work.flops, kernel.work.bytes) if expression is not None]
+        of_problem = not any(p.name in expression.names for p in kernel.parameters for expression in work)
+        task = task_key(row)
+        if not of_problem or task not in self._floors_s:
+            try:
+                self._floors_s[task] = floor_s(kernel, names, device_of(row))
+            except ExpressionError:
+                self._floors_s[task] = 0.0
+        return self._floors_s[task]
 
 
 def deviation(times_s: Sequence[float]) -> float:
@@ -136,23 +148,15 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, float) and 0.0 < value < math.inf
 
 
-def _floor_s(row: Row, kernel: Kernel) -> float:
-    names: dict[str, Value] = {**values_of(row["problem"]), **values_of(row["config"])}
-    try:
-        return floor_s(kernel, names, device_of(row))
-    except ExpressionError:
-        return 0.0
-
-
 def _identity(row: Row) -> str:
     return f"{task_key(row)}|{json.dumps(values_of(row['config']), sort_keys=True)}"
 
 
-def _refuted(rows: Sequence[Row]) -> set[str]:
+def _refuted(rows: Iterable[tuple[str, Row]]) -> set[str]:
     """Configurations of tasks whose measurements contradict each other."""
     by_identity: dict[str, list[Row]] = {}
-    for row in rows:
-        by_identity.setdefault(_identity(row), []).append(row)
+    for identity, row in rows:
+        by_identity.setdefault(identity, []).append(row)
     return {identity for identity, same in by_identity.items() if len(same) > 1 and _contradictory(same)}
 
 
