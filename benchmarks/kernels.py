@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,7 @@ class Compared:
 def main() -> int:
     options = parse()
     cases = chosen(options)
+    stop_at = time.monotonic() + options.within
     done: list[Compared] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tunerd-bench-") as folder:
@@ -95,6 +97,9 @@ def main() -> int:
         with Workshop(settings_for(state, options.kind)) as workshop, Side(options) as side:
             for case in cases:
                 began_s = time.monotonic()
+                if began_s > stop_at:
+                    print(f"stopped before {case.name}: the time is up", flush=True)
+                    break
                 try:
                     compared = compare(workshop, side, case, options)
                 except (TunerError, RuntimeError) as error:
@@ -120,6 +125,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--goals-only", action="store_true", help="only problems that have a goal")
     parser.add_argument("--measurements", type=int, default=192, help="of each job")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each job, at most")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds after which no problem is begun")
     parser.add_argument("--launches", type=int, default=LAUNCHES, help="timed, warm and cold each")
     parser.add_argument("--state", type=Path, help="a state folder to keep: its models, log and build cache are used")
     parser.add_argument("--json", type=Path, help="write everything here, too, after every problem")
