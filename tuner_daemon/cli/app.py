@@ -153,13 +153,14 @@ def retrain(as_json: Json = False, settings_file: SettingsFile = None) -> None:
 
 @app.command()
 def collect(
-    plan: Annotated[Path, typer.Argument(help="A plan: [[task]] tables with template, problem and count")],
+    plan: Annotated[Path, typer.Argument(help="A plan: [[task]] tables with template, problems and count")],
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0.0, help="Stop after so long.")] = None,
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure widely and without bias, for pretraining. A second call goes on where the first one stopped."""
     from tuner_daemon.cli.workshop import run_collect
 
-    run_collect(_settings(settings_file), plan, say=lambda line: print(line, file=sys.stderr))
+    run_collect(_settings(settings_file), plan, lambda line: print(line, file=sys.stderr), seconds)
 
 
 @log_app.command("stats")
