@@ -113,14 +113,18 @@ class Supervisor:
     # -- what is left ------------------------------------------------------------------------------------------
 
     def marked(self) -> list[psutil.Process]:
-        """The control group: every process that lives."""
+        """The control group: every process that lives and has the mark, or works on a file of this test (compilers run
+        with an empty environment)."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                alive = process.status() != psutil.STATUS_ZOMBIE
-                if alive and process.pid != os.getpid() and process.environ().get(MARK) == self.mark:
+                alive = process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid()
+                if alive and (process.environ().get(MARK) == self.mark or self._works_here(process)):
                     found.append(process)
         return found
+
+    def _works_here(self, process: psutil.Process) -> bool:
+        return any(word.startswith(f"{self.folder}/") for word in process.cmdline())
 
     # -- the loop ----------------------------------------------------------------------------------------------
 

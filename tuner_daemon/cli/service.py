@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -24,6 +25,9 @@ from tuner_daemon.storage.status import write_status
 from tuner_daemon.storage.watcher import Watcher
 
 logger = logging.getLogger(__name__)
+
+LONGEST_STOP_S = 25.0
+"""A daemon asked to stop waits so long for what a compiler or a device is at; the service manager kills after 40 s."""
 
 
 @dataclass
@@ -62,6 +66,8 @@ def run_daemon(read_settings: Callable[[], Settings]) -> None:
 def _serve(settings: Settings, signals: Signals) -> None:
     spool = Spool(settings.spool_dir, queue_limit=settings.queue_limit)
     spool.lock()
+    ended = threading.Event()
+    threading.Thread(target=_insist, args=(signals.stop, ended, spool), daemon=True).start()
     with Workshop(settings) as workshop, Watcher(spool.incoming, signals.wake):
         daemon = Daemon(
             spool=spool,
@@ -77,7 +83,18 @@ def _serve(settings: Settings, signals: Signals) -> None:
             wake=signals.wake,
         )
         daemon.serve()
+    ended.set()
     spool.unlock()
+
+
+def _insist(stop: threading.Event, ended: threading.Event, spool: Spool) -> None:
+    """Ends the process if it does not end by itself once asked to. What has been acknowledged is in the log, the spec
+    goes back to the queue, and the workers end with the pipes from this process."""
+    stop.wait()
+    if not ended.wait(LONGEST_STOP_S):
+        logger.warning("still busy %g s after being asked to stop: ending at once", LONGEST_STOP_S)
+        spool.excuse()
+        os._exit(0)
 
 
 def refusal(settings: Settings, spec: KernelSpec) -> str | None:
