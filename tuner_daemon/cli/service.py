@@ -13,10 +13,12 @@ from typing import Any
 
 import sdnotify
 
+from tuner_daemon.cli import logs
 from tuner_daemon.cli.client import load
 from tuner_daemon.cli.workshop import Workshop
 from tuner_daemon.daemon import Daemon
 from tuner_daemon.errors import SettingsError
+from tuner_daemon.events import tell
 from tuner_daemon.intake.specs import priority_of
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.settings import Settings
@@ -48,19 +50,23 @@ class Signals:
         self.wake.set()
 
 
-def run_daemon(read_settings: Callable[[], Settings]) -> None:
+def run_daemon(read_settings: Callable[[], Settings], log_format: logs.Format = "text") -> None:
     """Returns after SIGTERM or SIGINT, when what has been measured is in the log; takes up new settings on SIGHUP,
     between two jobs, or keeps the old ones if the new ones are wrong."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logs.configure(log_format)
     settings, signals = read_settings(), Signals()
     signals.install()
+    if settings.metrics.port or settings.metrics.textfile:
+        from tuner_daemon.cli import metrics
+
+        metrics.publish(settings)
     while not signals.stop.is_set():
         signals.reload.clear()
         _serve(settings, signals)
         try:
             settings = read_settings()
         except SettingsError as error:
-            logger.error("the settings stay as they were: %s", error)
+            tell(logger, logging.ERROR, "settings", "the settings stay as they were: %s", error)
 
 
 def _serve(settings: Settings, signals: Signals) -> None:
