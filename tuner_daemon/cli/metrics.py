@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, start_http_server, write_to_textfile
@@ -100,6 +101,8 @@ def publish(settings: Settings) -> CollectorRegistry | None:
         except OSError as error:
             raise SettingsError(f"cannot be had: {error}", key="metrics.port", remedy="name another port") from error
     if wanted.textfile:
+        with suppress(OSError):
+            Path(wanted.textfile).parent.mkdir(parents=True, exist_ok=True)
         arguments = (registry, Path(wanted.textfile), wanted.every_s)
         threading.Thread(target=_write_again_and_again, args=arguments, daemon=True, name="metrics").start()
     return registry

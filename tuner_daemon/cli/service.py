@@ -15,6 +15,7 @@ import sdnotify
 
 from tuner_daemon.cli import logs
 from tuner_daemon.cli.client import load
+from tuner_daemon.cli.defaults import default_device
 from tuner_daemon.cli.workshop import Workshop
 from tuner_daemon.daemon import Daemon
 from tuner_daemon.errors import SettingsError
@@ -75,6 +76,8 @@ def _serve(settings: Settings, signals: Signals) -> None:
     ended = threading.Event()
     threading.Thread(target=_insist, args=(signals.stop, ended, spool), daemon=True).start()
     with Workshop(settings) as workshop, Watcher(spool.incoming, signals.wake):
+        if settings.device.kind == "cuda":  # a GPU that is not there must not cost the specs that wait for it
+            workshop.require(default_device(settings))
         daemon = Daemon(
             spool=spool,
             engine=workshop.engine,
