@@ -26,7 +26,8 @@ from tuner_daemon.records.task import Task
 from tuner_daemon.storage.log import ParquetLog
 
 DEVICE = DeviceInfo("cpu", 0, "bench", "bench", "x86_64")
-PROBLEM: dict[str, Value] = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float32"}
+ROWS: dict[str, Value] = {"a_layout": "row", "b_layout": "row"}
+PROBLEM: dict[str, Value] = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float32", **ROWS}
 PARTS, ROWS_PER_PART = 200, 8
 
 

@@ -167,7 +167,8 @@ def build_speed(kind: str, n: int) -> tuple[int, float]:
             request = DeviceRequest(kind)
             builder = workshop.parts_for(request).builder
             kernel = workshop.template("matmul")
-            problem: dict[str, Value] = {"m": 1024, "n": 1024, "k": 1024, "dtype": "float32"}
+            rows = {"dtype": "float32", "a_layout": "row", "b_layout": "row"}
+            problem: dict[str, Value] = {"m": 1024, "n": 1024, "k": 1024, **rows}
             configs = ParamSpace(kernel, problem).sample(n, np.random.default_rng(0))
             began_s = time.monotonic()
             items = list(builder.build(KernelSpec(kernel, problem, request), configs))

@@ -40,7 +40,8 @@ class Problem:
         return f"{self.family} {' x '.join(map(str, self.sizes.values()))}"
 
     def spec(self, kernel: Kernel, kind: str, budget: Budget | None = None) -> KernelSpec:
-        return KernelSpec(kernel, {**self.sizes, "dtype": "float32"}, DeviceRequest(kind), budget or Budget())
+        defaults = {v.name: v.default for v in kernel.problem if v.default is not None}
+        return KernelSpec(kernel, {**defaults, **self.sizes}, DeviceRequest(kind), budget or Budget())
 
 
 def matmul(m: int, n: int, k: int, good: Mapping[str, Value] = TILED) -> Problem:
@@ -79,19 +80,26 @@ NARROW: Mapping[str, Mapping[str, Sequence[Value]]] = {
         "VEC": (4,),
         "UNROLL": (8,),
         "STAGES": (1, 2, 3),
+        "FRAGMENTS": (1,),
+        "TRANSPOSE": (1,),
         "PAD": (0, 4),
-        "READ_ONLY": (1,),
+        "ORDER": ("rows",),
+        "SPLIT_K": (1,),
+        "RASTER": (8,),
     },
     "softmax": {
         "ROW_THREADS": (32, 128, 256, 512),
         "ROWS": (1, 2),
         "VEC": (1, 4),
         "WORK": (1, 8),
-        "UNROLL": (4,),
+        "STEPS": (1,),
+        "UNROLL": (1,),
+        "PREFETCH": (0,),
         "ONLINE": (1,),
         "CACHE": (0, 2),
         "REDUCE": ("shuffle",),
         "EXP": ("fast",),
+        "STREAM": (0,),
     },
 }
 """Spaces of 48 configurations, as somebody writes them who knows the kernel: a small budget measures all of it."""
@@ -124,11 +132,9 @@ def half_bound(folder: Path) -> Kernel:
     copy = shutil.copytree(templates_dir() / "matmul", folder / "half_bound")
     source, declaration = copy / "kernel.cu", copy / "kernel.toml"
     bound = "__launch_bounds__(HALF_BOUND ? THREADS / 2 : THREADS)"
-    source.write_text(replaced(r"__launch_bounds__\(THREADS\)", bound, source.read_text()))
-    text = replaced(
-        r"^(READ_ONLY = .*)$", r'\1\nHALF_BOUND = { values = [0, 1], role = "flag" }', declaration.read_text()
-    )
-    declaration.write_text(replaced(r", READ_ONLY = 0 }", ", READ_ONLY = 0, HALF_BOUND = 0 }", text))
+    source.write_text(replaced(r"__launch_bounds__\(THREADS, MIN_BLOCKS\)", bound, source.read_text()))
+    text = replaced(r"^(RASTER = .*)$", r'\1\nHALF_BOUND = { values = [0, 1], role = "flag" }', declaration.read_text())
+    declaration.write_text(replaced(r", RASTER = 1 }", ", RASTER = 1, HALF_BOUND = 0 }", text))
     return load_kernel(copy)
 
 

@@ -243,7 +243,8 @@ def trapped(problem: Problem, kernel: Kernel) -> tuple[KernelSpec, list[Config]]
     spec = problem.spec(kernel, "cuda")
     space = ParamSpace(spec.kernel, spec.problem)
     good: dict[str, Any] = {**(kernel.baseline or {}), **problem.good}
-    honest = [space.config({**good, "UNROLL": u, "READ_ONLY": r}) for u in (1, 2, 4, 8) for r in (0, 1)][:HONEST]
+    stages, rasters = (1, 2, 3, 4), (1, 8)
+    honest = [space.config({**good, "STAGES": s, "RASTER": r}) for s in stages for r in rasters][:HONEST]
     broken = space.config({**good, "HALF_BOUND": 1})
     return spec, [*honest[: HONEST // 2], broken, *honest[HONEST // 2 :]]
 

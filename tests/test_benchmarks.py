@@ -17,7 +17,7 @@ from tuner_daemon.records.device import Clocks
 from tuner_daemon.records.measurement import Timing
 from tuner_daemon.records.space import Config, ParamSpace
 
-TINY = [matmul(32, 32, 32, {"UNROLL": 4})]
+TINY = [matmul(32, 32, 32, {"UNROLL": 8})]
 
 
 # -- problems and variants of kernels ---------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_no_more_shared_memory_than_every_launch_may_have() -> None:
 
 def test_kernel_tuner_is_given_the_same_macros_launches_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = matmul(70, 40, 8).spec(template("matmul"), "cuda")
-    config = ParamSpace(spec.kernel, spec.problem).config({**(spec.kernel.baseline or {}), "UNROLL": 4})
+    config = ParamSpace(spec.kernel, spec.problem).config({**(spec.kernel.baseline or {}), "UNROLL": 8})
     asked = json.loads(json.dumps(throughput.request_for(spec, [config], verify=True)))
     given: dict[str, Any] = {}
 
@@ -131,9 +131,9 @@ def test_kernel_tuner_is_given_the_same_macros_launches_and_arguments(monkeypatc
     monkeypatch.setitem(sys.modules, "constraint", SimpleNamespace(FunctionConstraint=lambda f: f))
     reply = kernel_tuner_side.tuned(asked)
     name, source, grid, arguments, parameters = given["positional"]
-    assert (name, grid({"candidate": 0}), parameters["block_size_x"]) == ("matmul", [3, 5, 1], [256])
+    assert (name, grid({"candidate": 0}), parameters["block_size_x"]) == ("matmul", [15, 1, 1], [256])
     assert "__launch_bounds__" in source
-    assert given["defines"]["UNROLL"]({"candidate": 0}) == "4"
+    assert given["defines"]["UNROLL"]({"candidate": 0}) == "8"
     assert given["defines"]["DTYPE_FLOAT32"]({"candidate": 0}) == "1"
     assert given["smem_args"]["size"]({"candidate": 0}) == 4 * 16 * 32
     assert given["restrictions"][0](0, 256)

@@ -350,6 +350,34 @@ def test_the_variant_of_the_architecture_is_built(arch: str, real: str) -> None:
         real_arch("x86_64")
 
 
+WGMMA = """
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.fence.sync.aligned;");
+#else
+    WITHOUT_ITS_OWN_FEATURES;
+#endif
+"""
+
+
+@needs_nvrtc
+def test_features_of_the_architecture_itself_can_be_used(cache: BuildCache, tmp_path: Path) -> None:
+    """wgmma, for one, assembles for sm_90a alone; rows say sm_90, the device's."""
+    kernel = vector_add_kernel(tmp_path, cuda=KERNEL_CU.replace("{", "{" + WGMMA, 1))
+    for arch, error in (("sm_90", ""), ("sm_80", "WITHOUT_ITS_OWN_FEATURES")):
+        builder = NvrtcBuilder(cache, arch=arch, jobs=1)
+        item = one(builder, kernel, "cuda")
+        assert (refusal(item) if error else artifact(item).entry).count(error or "vector_add"), item
+        builder.close()
+
+
+@needs_nvcc
+def test_nvcc_builds_for_the_architectures_own_features_too(cache: BuildCache, tmp_path: Path) -> None:
+    kernel = vector_add_kernel(tmp_path, cuda=KERNEL_CU.replace("{", "{" + WGMMA, 1))
+    builder = NvccBuilder(cache, arch="sm_90", jobs=1)
+    artifact(one(builder, kernel, "cuda"))
+    builder.close()
+
+
 def test_replay_builds_nothing(tmp_path: Path) -> None:
     builder: Builder = ReplayBuilder()
     kernel = vector_add_kernel(tmp_path)

@@ -17,6 +17,10 @@ from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.space import ParamSpace
 
+Y = 'name = "y"\nkind = "output"\ndtype = "dtype"\nshape = ["n"]\n'
+INTS = Y.replace('"dtype"', '"int32"') + 'fill = "integers"\n'
+SCRATCH = f'{Y}\n[[arguments]]\nname = "w"\nkind = "workspace"\ndtype = "int32"\nshape = ["n"]\n'
+
 
 def load(folder: Path, text: str = KERNEL, *, without: tuple[str, ...] = ()) -> Kernel:
     return load_kernel(write_kernel(folder, text, without=without))
@@ -177,9 +181,18 @@ def test_a_scalar_has_the_type_of_its_value_unless_it_says_so(
     assert (argument.dtype, argument.value) == (dtype, Expression(value))
 
 
+def test_integers_have_bounds_and_a_workspace_is_zero(tmp_path: Path) -> None:
+    indices = f'{INTS.replace("output", "inout")}high = "n"\n{SCRATCH.removeprefix(Y)}'
+    argument, workspace = load(tmp_path, changed(Y, indices)).arguments[1:3]
+    assert (argument.fill, argument.low, argument.high) == ("integers", Expression("0"), Expression("n"))
+    assert (workspace.kind, workspace.dtype, workspace.fill) == ("workspace", "int32", "zeros")
+    assert workspace.shape == (Expression("n"),)
+    same = load(tmp_path / "sorted", changed(Y, f"{INTS.replace('integers', 'sorted')}low = 7\nhigh = 7\n"))
+    assert same.arguments[1].fill == "sorted"
+
+
 # --- what is refused
 
-Y = 'name = "y"\nkind = "output"\ndtype = "dtype"\nshape = ["n"]\n'
 BASE = "config = { block_size_x = 64, WORK = 1"
 BAD = {
     "unknown top key": ('name = "scale"', 'name = "scale"\nauthor = "me"', "author is not a known key"),
@@ -242,6 +255,18 @@ BAD = {
     "array without a dtype": (Y, Y.replace('dtype = "dtype"\n', ""), r"arguments\[1\]\.dtype is missing"),
     "array with a value": (Y, f'{Y}value = "n"\n', r"arguments\[1\]\.value is given for an array"),
     "unknown fill": (Y, f'{Y}fill = "gauss"\n', r'arguments\[1\]\.fill is "gauss"'),
+    "scalar with a low": ('name = "alpha"\n', 'name = "alpha"\nlow = 1\n', r"\.low is given for a scalar"),
+    "low without integers": (Y, f"{Y}low = 0\n", r'\.low is given for the fill "normal"; .*"integers"'),
+    "high without integers": (Y, f'{Y}fill = "zeros"\nhigh = 9\n', r'\.high is given for the fill "zeros"'),
+    "integers without high": (Y, f'{INTS}low = 0\n', r"\.high is missing; the fill"),
+    "integers of floats": (Y, f'{Y}fill = "integers"\nhigh = 9\n', r'\.dtype is "dtype", which the fill'),
+    "no integers": (Y, f"{INTS}low = 7\nhigh = 7\n", r":\d+: arguments\[1\]\.high is 7, which leaves nothing"),
+    "high below low": (Y, f"{INTS}low = 7\nhigh = 3\n".replace("integers", "sorted"), r"\.high is 3, which"),
+    "bound with an unknown name": (Y, f'{INTS}high = "m"\n', r'\.high .*unknown name "m"'),
+    "bound with a parameter": (Y, f'{INTS}high = "WORK"\n', r"\.high depends on the parameter WORK"),
+    "workspace with a fill": (Y, f'{SCRATCH}fill = "zeros"\n', r"\.fill is given for a workspace; remove it"),
+    "workspace without a shape": (Y, SCRATCH.removesuffix('shape = ["n"]\n'), r"\.shape is missing"),
+    "workspace as the only output": (Y, Y.replace("output", "workspace"), "arguments has no output"),
     "missing array file": (Y, f'{Y}fill = "y.npy"\n', r'arguments\[1\]\.fill names "y.npy", which is not there'),
     "argument twice": (Y, Y.replace('"y"', '"x"'), r'arguments\[1\]\.name is "x" again'),
     "array named as a parameter": (Y, Y.replace('"y"', '"WORK"'), "is a parameter, too"),

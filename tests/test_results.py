@@ -120,6 +120,28 @@ def test_the_winning_source_builds_as_it_is(tmp_path: Path, result: Result) -> N
     subprocess.run([*command, f"-I{folder}", str(user)], check=True)
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_the_winning_source_comes_with_the_headers_of_its_folder(tmp_path: Path, result: Result) -> None:
+    kernel = tmp_path / "kernel"
+    (kernel / "parts").mkdir()
+    (kernel / "config.h").write_text('#include "parts/one.h"\n')
+    (kernel / "parts" / "one.h").write_text('#include "two.h"\n')
+    (kernel / "parts" / "two.h").write_text("#define TWO 2\n")
+    (kernel / "unused.h").write_text("#error not asked for\n")
+    source = result.spec.kernel.sources["cpu"].file
+    source.write_text(
+        f'#include "config.h"\n#include <stddef.h>\nint two(void) {{ return TWO; }}\n{source.read_text()}'
+    )
+    folder = ResultStore(tmp_path / "results", preamble=lambda *_: DEFINES).write(result, ROWS)
+    assert sorted(p.name for p in (folder / "include").rglob("*.h")) == ["config.h", "one.h", "two.h"]
+    assert "BLOCK" in (folder / "tuned_config.h").read_text(), "beside the source, config.h would be the kernel's own"
+    assert not (folder / "config.h").exists()
+    command = ["gcc", "-std=gnu11", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(tmp_path / "k.so")]
+    without = subprocess.run([*command, str(folder / "kernel.c")], check=False, capture_output=True, text=True)
+    assert "TWO" in without.stderr or "config.h" in without.stderr
+    subprocess.run([*command, f"-I{folder / 'include'}", str(folder / "kernel.c")], check=True)
+
+
 class _Page(HTMLParser):
     """Collects tags and checks that they close; nothing may be fetched or run."""
 

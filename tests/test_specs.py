@@ -245,6 +245,18 @@ def test_a_recorded_space_is_for_replay_only(tmp_path: Path) -> None:
         load(write(tmp_path / "job.toml", 'kernel = "recorded"\n'))
 
 
+def test_sizes_that_leave_no_integers_are_refused(tmp_path: Path) -> None:
+    argument = '[[arguments]]\nname = "i"\nkind = "input"\ndtype = "int32"\nshape = "n"\n'
+    argument += 'fill = "integers"\nhigh = "n - 4"\n'
+    text = INLINE.replace("[reference]", f"{argument}[reference]")
+    (tmp_path / "scale.cu").write_text("")
+    (tmp_path / "reference.cu").write_text("")
+    assert load(write(tmp_path / "good.toml", text)).kernel.arguments[-1].high is not None
+    wrong = r"bad.toml:4: problem makes arguments.i.high of scale \(n - 4\) wrong: it is 0, which leaves nothing"
+    with pytest.raises(SpecError, match=wrong):
+        load(write(tmp_path / "bad.toml", text.replace("n = 4096", "n = 4")))
+
+
 def test_a_byte_order_mark_is_tolerated(tmp_path: Path, templates: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(b"\xef\xbb\xbf" + f'template = "scale"\n{ASKED}'.encode())

@@ -349,7 +349,8 @@ def test_a_full_disk_leaves_the_spec_waiting(spool: Spool, clock: Clock, monkeyp
     drop_spec(spool)
     entry = whole_specs(spool, clock)[0]
     with monkeypatch.context() as full:
-        full.setattr(files, "write_synced", _raiser(OSError(28, "No space left on device")))
+        for write in ("write_synced", "copy_regular"):
+            full.setattr(files, write, _raiser(OSError(28, "No space left on device")))
         with pytest.raises(DiskFullError):
             spool.claim(entry)
         with pytest.raises(DiskFullError):

@@ -241,7 +241,7 @@ def test_one_set_is_held_back_until_timing_is_over(gcc: GccBuilder, tmp_path: Pa
             self.shown.append(slot.number)
 
     for _ in range(40):
-        verification = Checked(space.device, space, lambda _: None, lambda _: 0.0)
+        verification = Checked(space.device, space, lambda _: None, lambda _: 0.0, {})
         verification.before()
         (unseen,) = set(range(len(space.sets))) - set(verification.shown)
         assert space.sets[unseen].alike
@@ -270,11 +270,11 @@ def test_timed_launches_are_looked_at_now_and_then(gcc: GccBuilder, tmp_path: Pa
             looked.append(slot)
 
     for _ in range(100):
-        verification = Counting(space.device, space, lambda _: None, lambda _: 0.0)
+        verification = Counting(space.device, space, lambda _: None, lambda _: 0.0, {})
         for _ in range(7):
             verification.look(space.slots, 1e-12)
     assert 80 <= len(looked) <= 100, "most of the time at one, and no more than that where it costs"
-    generous = Counting(space.device, space, lambda _: None, lambda _: 0.0)
+    generous = Counting(space.device, space, lambda _: None, lambda _: 0.0, {})
     looked.clear()
     for _ in range(7):
         generous.look(space.slots, 1.0)

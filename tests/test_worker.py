@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from tuner_daemon.worker import arrays, cpu_info
 from tuner_daemon.worker.checking import HostReference, describe, judge, tolerance
 from tuner_daemon.worker.cpu_device import CpuBuffer, CpuDevice
 from tuner_daemon.worker.device import GUARD_BYTES, GUARD_PATTERN
-from tuner_daemon.worker.messages import Array, Problem, Scalar, parse_candidate
+from tuner_daemon.worker.inputs import DRAWS, Draw, contents
+from tuner_daemon.worker.messages import Array, Problem, Scalar, Scratch, parse_candidate
 from tuner_daemon.worker.occupancy import occupancy
 from tuner_daemon.worker.workspace import ReferenceFailedError, Seen, Slot, Workspace
 
@@ -92,6 +94,29 @@ def test_a_uniform_fill_stays_in_the_unit_interval(distribution: str) -> None:
     values = arrays.make(vector(fill="uniform"), 0, distribution, 0)
     assert 0.0 <= values.min() < values.max() < 1.0
     assert arrays.make(vector(fill="normal"), 0, distribution, 0).min() < 0.0
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 7), (3, 9), (-9, -2), (-2, 3), (5, 6)])
+@pytest.mark.parametrize("draw", DRAWS, ids=str)
+def test_integers_stay_in_their_range_in_every_set(draw: Draw, low: int, high: int) -> None:
+    array = Array("v", "input", "int32", (200,), "integers", low, high)
+    values = contents(array, draw, position=1, base=5)
+    assert values.dtype == np.int32
+    assert low <= values.min() <= values.max() < high
+    if draw.zeros == "none" and high - low > 1:
+        assert len(np.unique(values)) > 1
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=str)
+@pytest.mark.parametrize("n", [1, 2, 300])
+def test_sorted_integers_go_from_low_to_high_in_every_set(draw: Draw, n: int) -> None:
+    array = Array("v", "input", "int64", (n,), "sorted", 2, 1000)
+    values = contents(array, draw, position=1, base=5)
+    assert np.all(np.diff(values) >= 0)
+    assert values[-1] == 1000
+    assert values[0] == (2 if n > 1 else 1000)
+    other = contents(array, dataclasses.replace(draw, seed=draw.seed + 1), position=1, base=5)
+    assert np.array_equal(values, other) == (n <= 2)
 
 
 def test_arange_zeros_and_files_are_as_declared(tmp_path: Path) -> None:
@@ -267,9 +292,11 @@ def test_the_canary_of_a_sound_processor_passes() -> None:
 def test_requests_become_records() -> None:
     argument = {"name": "x", "kind": "input", "dtype": "float32", "shape": [2, 3], "fill": "normal"}
     scalar = {"name": "n", "kind": "scalar", "dtype": "int32", "value": 6}
+    workspace = {"name": "w", "kind": "workspace", "dtype": "int32", "shape": [8], "fill": "zeros"}
     program = {"path": "f.so", "entry": "f", "grid": [1, 1, 1], "block": [1, 1, 1], "shared_bytes": 0}
+    program["scratch"] = [workspace]
     problem: dict[str, object] = {
-        "arguments": [argument, scalar],
+        "arguments": [argument, scalar, {"name": "w", "kind": "workspace"}],
         "reference": None,
         "reference_arguments": [],
         "stored": {},
@@ -277,7 +304,10 @@ def test_requests_become_records() -> None:
         "tolerance": None,
     }
     candidate = parse_candidate({"program": program, "problem": problem, "floor_s": 0.0})
-    assert candidate.problem.arguments == (Array("x", "input", "float32", (2, 3), "normal"), Scalar("n", "int32", 6))
+    x, n = Array("x", "input", "float32", (2, 3), "normal"), Scalar("n", "int32", 6)
+    assert candidate.problem.arguments == (x, n, Scratch("w"))
+    assert candidate.problem.arrays == (x,), "what is compared does not depend on scratch memory"
+    assert candidate.program.scratch == (Array("w", "workspace", "int32", (8,), "zeros"),)
     other = parse_candidate({"program": program, "problem": problem | {"tolerance": 1e-6}, "floor_s": 0.0})
     assert other.problem.key != candidate.problem.key
 

@@ -114,6 +114,7 @@ class Animal:
     headers: tuple[str, ...] = ("portable.h",)
     length: str | None = None  # terms in a sum
     fills: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of fills that have bounds
     parameters: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
 
@@ -169,7 +170,11 @@ class Animal:
         name, kind, dtype, *sizes = row
         if kind == "scalar":
             return Argument(name, kind, dtype)
-        return Argument(name, kind, dtype, tuple(map(Expression.parse, sizes)), self.fills.get(name, "normal"))
+        shape, fill = tuple(map(Expression.parse, sizes)), self.fills.get(name, "normal")
+        if name not in self.ranges:
+            return Argument(name, kind, dtype, shape, fill)
+        low, high = map(Expression.parse, self.ranges[name])
+        return Argument(name, kind, dtype, shape, fill, None, low, high)
 
 
 def _variable(name: str, value: Value) -> ProblemVariable:
@@ -216,6 +221,7 @@ def _honest(
     length: str | None = None,
     fills: Mapping[str, str] | None = None,
     constraints: tuple[str, ...] = (),
+    ranges: Mapping[str, tuple[str, str]] | None = None,
 ) -> Animal:
     scalars = tuple((size, "scalar", "float32" if isinstance(v, float) else "int32") for size, v in problem.items())
     text = (ZOO / "honest" / f"{name}.inl").read_text()
@@ -230,6 +236,7 @@ def _honest(
         elements,
         length=length,
         fills=fills or {},
+        ranges=ranges or {},
         constraints=constraints,
     )
 
@@ -244,6 +251,15 @@ def _map(name: str, dtype: str = "float32", out: str | None = None, n: int = 500
     return _honest(name, (("x", "input", dtype, "n"), ("y", "output", out or dtype, "n")), {"n": n})
 
 
+SCRATCH = _honest(
+    "scratch",
+    (
+        ("x", "input", "float32", "n"),
+        ("y", "output", "float32", "n"),
+        ("scratch", "workspace", "float32", "THREADS * ceil_div(n, THREADS)"),
+    ),
+    {"n": 3000},
+)
 HONEST = (
     _matvec("float32", {"SUM": ("plain", "double", "compensated", "blocks"), "UNROLL": (1, 2, 4, 8)}),
     _matvec("float64", {"SUM": ("plain", "compensated"), "UNROLL": (1, 4)}),
@@ -270,6 +286,22 @@ HONEST = (
         {"n": 3000},
         fills={"index": "uniform"},
     ),
+    _honest(
+        "csr",
+        (
+            ("offsets", "input", "int32", "rows + 1"),
+            ("columns", "input", "int32", "nonzeros"),
+            ("values", "input", "float32", "nonzeros"),
+            ("x", "input", "float32", "cols"),
+            ("y", "output", "float32", "rows"),
+        ),
+        {"rows": 300, "cols": 90, "nonzeros": 2500},
+        "rows",
+        "cols",
+        fills={"offsets": "sorted", "columns": "integers"},
+        ranges={"offsets": ("0", "nonzeros"), "columns": ("0", "cols")},
+    ),
+    SCRATCH,
     _honest(
         "bytes_dot",
         (

@@ -1,43 +1,120 @@
-// y[rows, cols] = softmax of x over the last axis, float32, row-major, for any rows, cols >= 1.
+// y[rows, cols] = softmax of x over the last axis, row-major, for any rows, cols >= 1; float32 or bfloat16 in memory,
+// float32 in between.
 //
-// ROWS rows share a block of threads; ROW_THREADS threads work on one row, each on every ROW_THREADS-th vector of it.
+// ROWS rows (a group) share a block of threads; ROW_THREADS threads work on one row, each on every ROW_THREADS-th
+// vector of it. A block works through STEPS groups, one after another, as many groups apart as there are blocks.
 //
-//   VEC     floats per load and store (where the rows are aligned for it)
-//   ONLINE  1: maximum and sum in one pass over the row; 0: one pass each
-//   CACHE   where a thread keeps its first WORK vectors between the passes: 1 shared memory, 2 registers;
-//           0: nowhere, every pass reads global memory. Vectors past the first WORK are always read again
-//   UNROLL  of the loop over vectors that are read again
-//   REDUCE  how the threads of a row combine: warp shuffles, or a tree in shared memory
-//   EXP     libm: expf; fast: __expf
+//   VEC       elements per load and store (where the rows are aligned for it)
+//   ONLINE    1: maximum and sum in one pass over the row; 0: one pass each
+//   CACHE     where a thread keeps its first WORK vectors between the passes: 1 shared memory, 2 registers;
+//             0: nowhere, every pass reads global memory. Vectors past the first WORK are always read again
+//   UNROLL    vectors past the first WORK that a thread loads before it uses the first of them
+//   PREFETCH  groups whose kept vectors are on their way into shared memory while one is worked on (cp.async)
+//   REDUCE    how the threads of a row combine: warp shuffles, or a tree in shared memory
+//   EXP       libm: expf; fast: __expf
+//   STREAM    1: x and y pass through the caches as data that is not used again
 
-constexpr int THREADS = ROW_THREADS * ROWS;
-constexpr int KEPT = CACHE == 0 ? 0 : WORK;          // vectors that a thread keeps
-constexpr int KEPT_FLOATS = CACHE == 1 ? WORK * VEC * THREADS : 0;  // in shared memory
-constexpr int UNROLL_ROW = UNROLL;                   // nvcc does not expand macros in #pragma unroll
-constexpr float LOWEST = -3.402823466e+38f;
-
-#if VEC == 4
-typedef float4 Wide;
-#elif VEC == 2
-typedef float2 Wide;
-#else
-typedef float Wide;
+#ifdef DTYPE_BFLOAT16
+#include <cuda_bf16.h>
+#endif
+#if PREFETCH > 0
+#include <cuda_pipeline.h>
 #endif
 
-union Pack {
-    Wide wide;
-    float at[VEC];
+constexpr int THREADS = ROW_THREADS * ROWS;
+constexpr int BUFFERS = CACHE == 1 ? PREFETCH + 1 : PREFETCH;   // groups that have room in shared memory
+constexpr int SLOTS = BUFFERS * WORK * ROW_THREADS * ROWS;      // vectors that have
+constexpr int WARPS = ROW_THREADS > 32 ? ROW_THREADS / 32 : 1;  // of a row
+constexpr int LOADED = UNROLL;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+constexpr float LOWEST = -3.402823466e+38f;
+
+#ifdef DTYPE_BFLOAT16
+typedef unsigned short Element;  // the bits of a bfloat16
+#else
+typedef float Element;
+#endif
+
+template <int BYTES>
+struct WideOf;
+template <>
+struct WideOf<16> {
+    typedef float4 type;
 };
+template <>
+struct WideOf<8> {
+    typedef float2 type;
+};
+template <>
+struct WideOf<4> {
+    typedef float type;
+};
+template <>
+struct WideOf<2> {
+    typedef unsigned short type;
+};
+
+// Two bfloat16, or the only one.
+template <int WIDTH>
+struct PairOf {
+    typedef unsigned type;
+};
+template <>
+struct PairOf<1> {
+    typedef Element type;
+};
+
+// A vector of WIDTH elements as it lies in memory.
+template <int WIDTH>
+union Pack {
+    typename WideOf<WIDTH * sizeof(Element)>::type wide;
+    Element at[WIDTH];
+    typename PairOf<WIDTH>::type pairs[(WIDTH + 1) / 2];
+};
+
+// One to calculate with.
+template <int WIDTH>
+struct Floats {
+    float at[WIDTH];
+};
+
+template <int WIDTH>
+__device__ __forceinline__ Floats<WIDTH> decoded(const Pack<WIDTH> &pack) {
+    Floats<WIDTH> values;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+#ifdef DTYPE_BFLOAT16
+        const unsigned pair = pack.pairs[i / 2];
+        values.at[i] = __int_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+#else
+        values.at[i] = pack.at[i];
+#endif
+    }
+    return values;
+}
+
+template <int WIDTH>
+__device__ __forceinline__ Pack<WIDTH> encoded(const Floats<WIDTH> &values) {
+    Pack<WIDTH> pack;
+#ifdef DTYPE_BFLOAT16
+    if (WIDTH == 1) {
+        const __nv_bfloat16 rounded = __float2bfloat16(values.at[0]);
+        pack.at[0] = reinterpret_cast<const Element &>(rounded);
+    } else {
+#pragma unroll
+        for (int i = 0; i + 1 < WIDTH; i += 2) {
+            const __nv_bfloat162 rounded = __floats2bfloat162_rn(values.at[i], values.at[i + 1]);
+            pack.pairs[i / 2] = reinterpret_cast<const unsigned &>(rounded);
+        }
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) pack.at[i] = values.at[i];
+#endif
+    return pack;
+}
 
 extern __shared__ float4 shared_storage[];
-
-struct Maximum {
-    static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
-};
-
-struct Sum {
-    static __device__ __forceinline__ float of(float a, float b) { return a + b; }
-};
 
 __device__ __forceinline__ float exponential(float x) {
 #ifdef EXP_FAST
@@ -47,179 +124,298 @@ __device__ __forceinline__ float exponential(float x) {
 #endif
 }
 
-// Combines one value per thread over the threads of a row; every thread of the block calls it and gets the result.
-template <typename Operation>
-__device__ __forceinline__ float reduce(float value) {
-    float *partial = reinterpret_cast<float *>(shared_storage) + KEPT_FLOATS;
-#ifdef REDUCE_SHUFFLE
-    constexpr int WIDTH = ROW_THREADS < 32 ? ROW_THREADS : 32;
-#pragma unroll
-    for (int distance = WIDTH / 2; distance > 0; distance /= 2) {
-        value = Operation::of(value, __shfl_xor_sync(0xffffffffu, value, distance, WIDTH));
+// What the threads of a row combine.
+struct Maximum {
+    float value;
+    __device__ __forceinline__ Maximum shuffled(int distance, int width) const {
+        return {__shfl_xor_sync(ALL_LANES, value, distance, width)};
     }
-    if (ROW_THREADS > 32) {
-        constexpr int WARPS = ROW_THREADS > 32 ? ROW_THREADS / 32 : 1;  // of a row
-        __syncthreads();  // the reduction before this one has been read
-        if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-        __syncthreads();
-        const float *first = partial + threadIdx.x / ROW_THREADS * WARPS;
-        value = first[0];
-#pragma unroll
-        for (int warp = 1; warp < WARPS; ++warp) value = Operation::of(value, first[warp]);
-    }
-    return value;
-#else
-    const int lane = threadIdx.x % ROW_THREADS;
-    __syncthreads();  // the reduction before this one has been read
-    partial[threadIdx.x] = value;
-    __syncthreads();
-#pragma unroll
-    for (int active = ROW_THREADS / 2; active > 0; active /= 2) {
-        if (lane < active) partial[threadIdx.x] = Operation::of(partial[threadIdx.x], partial[threadIdx.x + active]);
-        __syncthreads();
-    }
-    return partial[threadIdx.x - lane];
-#endif
-}
-
-// A thread's view of its row: vectors lane, lane + ROW_THREADS, … below `vectors`.
-struct Row {
-    const float *from;
-    float *to;
-    int columns;
-    int vectors;  // 0 for a row past the last one: such threads only take part in reductions
-    bool aligned;
-
-    __device__ Row(const float *x, float *y, int rows, int cols) {
-        const int row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS;
-        const size_t offset = row < rows ? (size_t)row * cols : 0;
-        from = x + offset;
-        to = y + offset;
-        columns = cols;
-        vectors = row < rows ? (cols + VEC - 1) / VEC : 0;
-        aligned = cols % VEC == 0 && ((size_t)x | (size_t)y) % sizeof(Wide) == 0;
-    }
-
-    // Elements past the end of the row are -inf: their exponential is 0.
-    __device__ __forceinline__ Pack load(int vector) const {
-        Pack pack;
-        if (aligned) {
-            pack.wide = *reinterpret_cast<const Wide *>(from + (size_t)vector * VEC);
-        } else {
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                const int column = vector * VEC + i;
-                pack.at[i] = column < columns ? from[column] : __int_as_float(0xff800000);
-            }
-        }
-        return pack;
-    }
-
-    __device__ __forceinline__ void store(int vector, const Pack &pack) const {
-        if (aligned) {
-            *reinterpret_cast<Wide *>(to + (size_t)vector * VEC) = pack.wide;
-        } else {
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                const int column = vector * VEC + i;
-                if (column < columns) to[column] = pack.at[i];
-            }
-        }
-    }
+    __device__ __forceinline__ Maximum with(const Maximum &other) const { return {fmaxf(value, other.value)}; }
 };
 
-// The vectors that a thread keeps between the passes.
-struct Keep {
-#if CACHE == 2
-    Pack packs[WORK];
-    __device__ __forceinline__ Pack &at(int i) { return packs[i]; }
-#else
-    __device__ __forceinline__ Pack &at(int i) {
-        return reinterpret_cast<Pack *>(shared_storage)[i * THREADS + threadIdx.x];
+struct Sum {
+    float value;
+    __device__ __forceinline__ Sum shuffled(int distance, int width) const {
+        return {__shfl_xor_sync(ALL_LANES, value, distance, width)};
     }
-#endif
+    __device__ __forceinline__ Sum with(const Sum &other) const { return {value + other.value}; }
 };
-
-__device__ __forceinline__ float largest(const Pack &pack) {
-    float result = pack.at[0];
-#pragma unroll
-    for (int i = 1; i < VEC; ++i) result = fmaxf(result, pack.at[i]);
-    return result;
-}
-
-__device__ __forceinline__ float total(const Pack &pack) {
-    float result = pack.at[0];
-#pragma unroll
-    for (int i = 1; i < VEC; ++i) result += pack.at[i];
-    return result;
-}
-
-__device__ __forceinline__ Pack exponentials(const Pack &pack, float maximum) {
-    Pack result;
-#pragma unroll
-    for (int i = 0; i < VEC; ++i) result.at[i] = exponential(pack.at[i] - maximum);
-    return result;
-}
-
-__device__ __forceinline__ Pack scaled(const Pack &pack, float factor) {
-    Pack result;
-#pragma unroll
-    for (int i = 0; i < VEC; ++i) result.at[i] = pack.at[i] * factor;
-    return result;
-}
 
 // Maximum so far, and the sum of exponentials relative to it.
-__device__ __forceinline__ void update(float &maximum, float &sum, const Pack &pack) {
-    const float larger = fmaxf(maximum, largest(pack));
-    sum = sum * exponential(maximum - larger) + total(exponentials(pack, larger));
-    maximum = larger;
+struct Online {
+    float maximum, sum;
+    __device__ __forceinline__ Online shuffled(int distance, int width) const {
+        return {__shfl_xor_sync(ALL_LANES, maximum, distance, width), __shfl_xor_sync(ALL_LANES, sum, distance, width)};
+    }
+    __device__ __forceinline__ Online with(const Online &other) const {
+        const float larger = fmaxf(maximum, other.maximum);
+        const float own = sum * exponential(maximum - larger);
+        return {larger, own + other.sum * exponential(other.maximum - larger)};
+    }
+};
+
+// Combines one value per thread over the threads of a row; every thread of the block calls it and gets the result.
+struct Reduction {
+    int turn;  // which half of the memory the next reduction uses: the one before it may still be read
+
+    template <typename Value>
+    __device__ __forceinline__ Value operator()(Value value) {
+        Value *partial = reinterpret_cast<Value *>(reinterpret_cast<Pack<VEC> *>(shared_storage) + SLOTS);
+#ifdef REDUCE_SHUFFLE
+        constexpr int WIDTH = ROW_THREADS < 32 ? ROW_THREADS : 32;
+#pragma unroll
+        for (int distance = WIDTH / 2; distance > 0; distance /= 2) value = value.with(value.shuffled(distance, WIDTH));
+        if (ROW_THREADS > 32) {
+            partial = reinterpret_cast<Value *>(reinterpret_cast<float *>(partial) + turn * (2 * THREADS / 32));
+            turn ^= 1;
+            if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+            __syncthreads();
+            const Value *first = partial + threadIdx.x / ROW_THREADS * WARPS;
+            value = first[0];
+#pragma unroll
+            for (int warp = 1; warp < WARPS; ++warp) value = value.with(first[warp]);
+        }
+        return value;
+#else
+        const int lane = threadIdx.x % ROW_THREADS;
+        __syncthreads();  // the reduction before this one has been read
+        partial[threadIdx.x] = value;
+        __syncthreads();
+#pragma unroll
+        for (int active = ROW_THREADS / 2; active > 0; active /= 2) {
+            if (lane < active) partial[threadIdx.x] = partial[threadIdx.x].with(partial[threadIdx.x + active]);
+            __syncthreads();
+        }
+        return partial[threadIdx.x - lane];
+#endif
+    }
+};
+
+template <int WIDTH, bool ONCE>
+__device__ __forceinline__ Pack<WIDTH> load(const Element *from, int vector) {
+    const auto *address = &reinterpret_cast<const Pack<WIDTH> *>(from)[vector].wide;
+    Pack<WIDTH> pack;
+    pack.wide = ONCE ? __ldcs(address) : __ldg(address);
+    return pack;
 }
 
-// Loops over the vectors that a thread keeps, and over those that it reads again in every pass.
-#define KEPT_VECTORS(i, vector) \
-    _Pragma("unroll") for (int i = 0, vector = lane; i < KEPT; ++i, vector += ROW_THREADS) if (vector < row.vectors)
-#define REST_VECTORS(vector) for (int vector = lane + KEPT * ROW_THREADS; vector < row.vectors; vector += ROW_THREADS)
+template <int WIDTH>
+__device__ __forceinline__ void store(Element *to, int vector, const Pack<WIDTH> &pack) {
+    auto *address = &reinterpret_cast<Pack<WIDTH> *>(to)[vector].wide;
+    if (STREAM) {
+        __stcs(address, pack.wide);
+    } else {
+        *address = pack.wide;
+    }
+}
 
-extern "C" __global__ void __launch_bounds__(THREADS) softmax(const float *x, float *y, int rows, int cols) {
-    const Row row(x, y, rows, cols);
-    const int lane = threadIdx.x % ROW_THREADS;
-    Keep keep;
-    float maximum = LOWEST;
-    float sum = 0.0f;
+// A thread's view of a row: vectors lane, lane + ROW_THREADS, ... below `vectors`, the first KEPT of which it keeps.
+template <int WIDTH, int KEPT>
+struct Row {
+    const Element *from;
+    Element *to;
+    int vectors;  // 0 for a row past the last one: such threads only take part in reductions
+    int lane;
 
-#if ONLINE
-    KEPT_VECTORS(i, vector) {
-        const Pack pack = row.load(vector);
-        keep.at(i) = pack;
-        update(maximum, sum, pack);
+    __device__ __forceinline__ Row(const Element *x, Element *y, int group, int rows, int cols) {
+        const long long row = (long long)group * ROWS + threadIdx.x / ROW_THREADS;
+        const long long offset = row < rows ? row * cols : 0;
+        from = x + offset;
+        to = y + offset;
+        vectors = row < rows ? cols / WIDTH : 0;
+        lane = threadIdx.x % ROW_THREADS;
     }
-#pragma unroll UNROLL_ROW
-    REST_VECTORS(vector) update(maximum, sum, row.load(vector));
-    const float own = maximum;
-    maximum = reduce<Maximum>(own);
-    sum = reduce<Sum>(sum * exponential(own - maximum));
-    const float factor = 1.0f / sum;
-    KEPT_VECTORS(i, vector) row.store(vector, scaled(exponentials(keep.at(i), maximum), factor));
-#else
-    KEPT_VECTORS(i, vector) {
-        const Pack pack = row.load(vector);
-        keep.at(i) = pack;
-        maximum = fmaxf(maximum, largest(pack));
+
+    // Calls `use` with index and vector of every vector that is kept.
+    template <typename Use>
+    __device__ __forceinline__ void each_kept(Use use) const {
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i) {
+            const int vector = lane + i * ROW_THREADS;
+            if (vector < vectors) use(i, vector);
+        }
     }
-#pragma unroll UNROLL_ROW
-    REST_VECTORS(vector) maximum = fmaxf(maximum, largest(row.load(vector)));
-    maximum = reduce<Maximum>(maximum);
-    KEPT_VECTORS(i, vector) {
-        const Pack pack = exponentials(keep.at(i), maximum);
-        keep.at(i) = pack;
-        sum += total(pack);
+
+    // Calls `use` with vector and contents of every vector that is not kept.
+    template <typename Use>
+    __device__ __forceinline__ void each_other(Use use) const {
+#pragma unroll 1
+        for (int start = lane + KEPT * ROW_THREADS; start < vectors; start += LOADED * ROW_THREADS) {
+            Pack<WIDTH> packs[LOADED];
+#pragma unroll
+            for (int i = 0; i < LOADED; ++i) {
+                const int vector = start + i * ROW_THREADS;
+                if (vector < vectors) packs[i] = load<WIDTH, STREAM>(from, vector);
+            }
+#pragma unroll
+            for (int i = 0; i < LOADED; ++i) {
+                const int vector = start + i * ROW_THREADS;
+                if (vector < vectors) use(vector, packs[i]);
+            }
+        }
     }
-#pragma unroll UNROLL_ROW
-    REST_VECTORS(vector) sum += total(exponentials(row.load(vector), maximum));
-    sum = reduce<Sum>(sum);
-    const float factor = 1.0f / sum;
-    KEPT_VECTORS(i, vector) row.store(vector, scaled(keep.at(i), factor));
+};
+
+// The vectors of a row that a thread keeps between the passes.
+template <int WIDTH, int KEPT>
+struct Keep {
+    int step;  // how many groups the block has worked through
+#if CACHE == 2
+    Pack<WIDTH> packs[KEPT > 0 ? KEPT : 1];
 #endif
-#pragma unroll UNROLL_ROW
-    REST_VECTORS(vector) row.store(vector, scaled(exponentials(row.load(vector), maximum), factor));
+
+    static __device__ __forceinline__ Pack<WIDTH> *slot(int buffer, int i) {
+        return reinterpret_cast<Pack<WIDTH> *>(shared_storage) + (buffer * WORK + i) * THREADS + threadIdx.x;
+    }
+
+    __device__ __forceinline__ Pack<WIDTH> &at(int i) {
+#if CACHE == 2
+        return packs[i];
+#else
+        return *slot(PREFETCH > 0 ? step % (PREFETCH + 1) : 0, i);
+#endif
+    }
+
+#if PREFETCH > 0
+    // Starts to copy the vectors of the row that comes `ahead` steps after the present one.
+    __device__ __forceinline__ void fetch(const Row<WIDTH, KEPT> &row, int ahead) {
+        row.each_kept([&](int i, int vector) {
+            Pack<WIDTH> *to = slot((step + ahead) % BUFFERS, i);
+            if (sizeof(*to) >= 4) {
+                __pipeline_memcpy_async(to, reinterpret_cast<const Pack<WIDTH> *>(row.from) + vector, sizeof(*to));
+            } else {
+                *to = load<WIDTH, STREAM>(row.from, vector);
+            }
+        });
+        __pipeline_commit();
+    }
+#endif
+
+    // Has the row's vectors ready in at(), and those of the row `ahead` on their way.
+    __device__ __forceinline__ void take(const Row<WIDTH, KEPT> &row, const Row<WIDTH, KEPT> &ahead) {
+#if PREFETCH == 0
+        (void)ahead;
+        row.each_kept([&](int i, int vector) { at(i) = load<WIDTH, STREAM>(row.from, vector); });
+#elif CACHE == 1
+        fetch(ahead, PREFETCH);
+        __pipeline_wait_prior(PREFETCH);
+#else
+        __pipeline_wait_prior(PREFETCH - 1);
+        row.each_kept([&](int i, int) { at(i) = *slot(step % BUFFERS, i); });
+        fetch(ahead, PREFETCH);
+#endif
+    }
+};
+
+template <int WIDTH>
+__device__ __forceinline__ float largest(const Floats<WIDTH> &values) {
+    float result = values.at[0];
+#pragma unroll
+    for (int i = 1; i < WIDTH; ++i) result = fmaxf(result, values.at[i]);
+    return result;
+}
+
+template <int WIDTH>
+__device__ __forceinline__ float total(const Floats<WIDTH> &values) {
+    float result = values.at[0];
+#pragma unroll
+    for (int i = 1; i < WIDTH; ++i) result += values.at[i];
+    return result;
+}
+
+template <int WIDTH>
+__device__ __forceinline__ Floats<WIDTH> exponentials(Floats<WIDTH> values, float maximum) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) values.at[i] = exponential(values.at[i] - maximum);
+    return values;
+}
+
+template <int WIDTH>
+__device__ __forceinline__ Pack<WIDTH> scaled(Floats<WIDTH> values, float factor) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) values.at[i] *= factor;
+    return encoded(values);
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void update(Online &online, const Floats<WIDTH> &values) {
+    const float larger = fmaxf(online.maximum, largest(values));
+    online.sum = online.sum * exponential(online.maximum - larger) + total(exponentials(values, larger));
+    online.maximum = larger;
+}
+
+// Whether the exponentials of two passes take the place of the kept elements: bfloat16 would round them.
+#if ONLINE || defined(DTYPE_BFLOAT16)
+constexpr bool REPLACED = false;
+#else
+constexpr bool REPLACED = true;
+#endif
+
+// Maximum and sum of a row.
+template <int WIDTH, int KEPT>
+__device__ __forceinline__ Online combined(const Row<WIDTH, KEPT> &row, Keep<WIDTH, KEPT> &keep, Reduction &reduce) {
+#if ONLINE
+    Online online = {LOWEST, 0.0f};
+    row.each_kept([&](int i, int) { update(online, decoded(keep.at(i))); });
+    row.each_other([&](int, const Pack<WIDTH> &pack) { update(online, decoded(pack)); });
+    return reduce(online);
+#else
+    Maximum maximum = {LOWEST};
+    row.each_kept([&](int i, int) { maximum.value = fmaxf(maximum.value, largest(decoded(keep.at(i)))); });
+    row.each_other([&](int, const Pack<WIDTH> &pack) { maximum.value = fmaxf(maximum.value, largest(decoded(pack))); });
+    maximum = reduce(maximum);
+    Sum sum = {0.0f};
+    row.each_kept([&](int i, int) {
+        const Floats<WIDTH> values = exponentials(decoded(keep.at(i)), maximum.value);
+        if (REPLACED) keep.at(i) = encoded(values);
+        sum.value += total(values);
+    });
+    row.each_other([&](int, const Pack<WIDTH> &pack) {
+        sum.value += total(exponentials(decoded(pack), maximum.value));
+    });
+    return {maximum.value, reduce(sum).value};
+#endif
+}
+
+// WIDTH: elements per access; KEPT: vectors that a thread keeps.
+template <int WIDTH, int KEPT>
+__device__ __forceinline__ void normalise(
+    const Element *__restrict__ x, Element *__restrict__ y, int rows, int cols) {
+    typedef Row<WIDTH, KEPT> View;
+    const int groups = (rows + ROWS - 1) / ROWS;
+    const int stride = gridDim.x;
+    Reduction reduce = {0};
+    Keep<WIDTH, KEPT> keep;
+    keep.step = 0;
+#if PREFETCH > 0
+#pragma unroll
+    for (int ahead = 0; ahead < PREFETCH; ++ahead) {
+        keep.fetch(View(x, y, blockIdx.x + ahead * stride, rows, cols), ahead);
+    }
+#endif
+#pragma unroll 1
+    for (int group = blockIdx.x; keep.step < STEPS && group < groups; group += stride) {
+        const View row(x, y, group, rows, cols);
+        keep.take(row, View(x, y, group + PREFETCH * stride, rows, cols));
+        const Online whole = combined(row, keep, reduce);
+        const float factor = 1.0f / whole.sum;
+        row.each_kept([&](int i, int vector) {
+            Floats<WIDTH> values = decoded(keep.at(i));
+            if (!REPLACED) values = exponentials(values, whole.maximum);
+            store<WIDTH>(row.to, vector, scaled(values, factor));
+        });
+        row.each_other([&](int vector, const Pack<WIDTH> &pack) {
+            store<WIDTH>(row.to, vector, scaled(exponentials(decoded(pack), whole.maximum), factor));
+        });
+        ++keep.step;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) softmax(
+    const Element *__restrict__ x, Element *__restrict__ y, int rows, int cols) {
+    if (cols % VEC == 0 && ((size_t)x | (size_t)y) % sizeof(Pack<VEC>) == 0) {
+        normalise<VEC, CACHE == 0 ? 0 : WORK>(x, y, rows, cols);
+    } else {
+        normalise<1, 0>(x, y, rows, cols);  // rows that start where no vector may
+    }
 }

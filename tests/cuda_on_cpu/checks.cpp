@@ -1,7 +1,6 @@
 // The worker's checks.cu as a shared object for the processor: every kernel as a function of the same name and arguments
 // that launches it on the emulator. Fewer blocks and threads than on a GPU: nothing depends on their numbers.
 
-#define SHARED_BYTES (8 * CHECK_THREADS)
 
 #include "cuda_on_cpu.h"
 
@@ -41,7 +40,10 @@
 #undef broken_guards
 #undef fingerprint
 
-static void on_emulator(const std::function<void()> &kernel) { launch(CHECK_BLOCKS, 1, CHECK_THREADS, false, kernel); }
+template <typename Kernel>
+static void on_emulator(const Kernel &kernel) {
+    emulator::launch({CHECK_BLOCKS, 1, 1}, {CHECK_THREADS, 1, 1}, 8 * CHECK_THREADS, false, kernel);
+}
 
 #define FUNCTION(dtype) \
     extern "C" void compare_##dtype(const void *out, const void *reference, long long n, double *sums, long long at) { \

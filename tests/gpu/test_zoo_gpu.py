@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.template_kernels import FAMILIES, sampled, space_of, spec_of, template
+from tests.families import FAMILIES, Problem, family
 from tests.zoo_kernels import CHEATS, CUDA_CHEATS, HONEST, Animal, cheat
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.cuda import cuda_builder
@@ -80,28 +80,27 @@ def test_an_honest_kernel_is_not_refused(cuda: CudaRunner, tmp_path: Path, anima
         assert isinstance(ran, Timing), ran
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_shipped_candidate_is_refused(cuda: CudaRunner, family: str) -> None:
-    shape = {"matmul": (512, 384, 256), "softmax": (300, 1000)}[family]
-    spec = spec_of(family, shape, kind="cuda")
-    task = Task(spec, space_of(family), cuda.device)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_shipped_candidate_is_refused(cuda: CudaRunner, name: str) -> None:
+    of = family(name)
     assert cuda.builder is not None
-    for item in cuda.builder.build(spec, sampled(family, 10, seed=41)):
-        assert isinstance(item, Artifact)
-        ran = cuda.run(task, item, EFFORT)
-        assert isinstance(ran, Timing), (item.config.as_dict(), ran)
+    for problem in of.variants:
+        spec = of.spec(problem, kind="cuda")
+        task = Task(spec, of.space(problem), cuda.device)
+        for item in cuda.builder.build(spec, of.sampled(10, 41, problem)):
+            assert isinstance(item, Artifact)
+            ran = cuda.run(task, item, EFFORT)
+            assert isinstance(ran, Timing), (item.config.as_dict(), ran)
 
 
 def test_checking_a_large_candidate_costs_little_beside_its_launches(cuda: CudaRunner) -> None:
     """Twelve launches and 45 ms; at best of five, since the first computes the reference."""
-    spec = spec_of("matmul", (4096, 4096, 4096), kind="cuda")
-    space = space_of("matmul")
+    of = family("matmul")
+    problem: Problem = {**of.module.LARGE_PROBLEM, "m": 4096, "n": 4096, "k": 4096}
+    spec, space = of.spec(problem, kind="cuda"), of.space(problem)
     task = Task(spec, space, cuda.device)
-    tuned = {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "VEC": 4, "UNROLL": 8, "STAGES": 2, "PAD": 4}
-    baseline = template("matmul").baseline
-    assert baseline is not None
     assert cuda.builder is not None
-    artifact = next(iter(cuda.builder.build(spec, [space.config({**baseline, **tuned})])))
+    artifact = next(iter(cuda.builder.build(spec, [space.config({**of.baseline, **of.module.TUNED})])))
     assert isinstance(artifact, Artifact)
     took_s = []
     for _ in range(5):

@@ -32,10 +32,10 @@ from tuner_daemon.daemon import Daemon
 from tuner_daemon.engine import Engine
 from tuner_daemon.errors import TunerError
 from tuner_daemon.measuring import Parts
+from tuner_daemon.plan import Plan
 from tuner_daemon.records.measurement import Measurement, Timing
 from tuner_daemon.records.space import Config
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec
-from tuner_daemon.session import Plan
 from tuner_daemon.storage import files
 from tuner_daemon.storage.log import ParquetLog
 from tuner_daemon.storage.results import ResultStore

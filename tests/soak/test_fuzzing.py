@@ -135,7 +135,7 @@ def test_a_spec_is_a_question_or_an_error_in_words(tmp_path: Path, count: int) -
     check()
     report("documents", outcomes)
     assert outcomes["refused without a remedy"] == 0
-    assert outcomes["read"] > count // 100
+    assert outcomes["read"] > count // 250
     assert outcomes["refused"] > count // 2
 
 
@@ -219,7 +219,9 @@ def _evaluated(text: str, names: dict[str, Any]) -> str:
         return "refused"
     parts = expression.conjuncts()
     assert {name for part in parts for name in part.names} <= expression.names
-    if all(isinstance(value, int) and abs(value) < 2**62 for value in names.values()):
+    if expression.names <= names.keys() and all(
+        isinstance(value, int) and abs(value) < 2**62 for value in names.values()
+    ):
         expression.may_hold({name: Interval.of(int(value), int(value)) for name, value in names.items()})
     columns = {
         n: np.array([v]) if not isinstance(v, int) or abs(v) < 2**63 else np.array([v], float) for n, v in names.items()

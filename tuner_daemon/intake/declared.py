@@ -10,7 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from tuner_daemon.errors import ExpressionError
 from tuner_daemon.intake.documents import Document, Keys
 from tuner_daemon.intake.roles import ROLES, role_of
-from tuner_daemon.intake.schema import DTYPES, FILLS, ArgumentTable, KernelTables, ProblemTable, shown
+from tuner_daemon.intake.schema import (
+    DTYPES,
+    FILLS,
+    INTEGER_DTYPES,
+    RANGE_FILLS,
+    ArgumentTable,
+    KernelTables,
+    ProblemTable,
+    shown,
+)
 from tuner_daemon.records.expression import FUNCTIONS, Expression
 from tuner_daemon.records.kernel import Argument, Launch, Parameter, ProblemVariable, Value, Work
 
@@ -163,8 +172,8 @@ class Declared:
 
     def _scalar(self, table: ArgumentTable, i: int) -> Argument:
         keys = ("arguments", i)
-        if table.shape:
-            raise self.document.fault((*keys, "shape"), "is given for a scalar", remedy="remove it")
+        for key in _given(table, "shape", "low", "high"):
+            raise self.document.fault((*keys, key), "is given for a scalar", remedy="remove it")
         if table.value is None and table.name not in self._kinds:
             remedy = f'add value = "<expression>", or {nearest(table.name, self._kinds)}'
             raise self.document.fault((*keys, "name"), f'is "{table.name}", which has no value', remedy=remedy)
@@ -189,7 +198,39 @@ class Declared:
             remedy = f"{nearest(table.fill, FILLS)}, or a .npy file"
             raise self.document.fault((*keys, "fill"), f"is {shown(table.fill)}", remedy=remedy)
         shape = self.expressions(table.shape, (*keys, "shape"))
-        return Argument(table.name, table.kind, table.dtype, shape, table.fill)
+        if table.kind == "workspace":
+            for key in _given(table, "fill", "low", "high"):
+                raise self.document.fault((*keys, key), "is given for a workspace", remedy="remove it: it is zero")
+            return Argument(table.name, table.kind, table.dtype, shape, "zeros")
+        low, high = self._range(table, keys)
+        return Argument(table.name, table.kind, table.dtype, shape, table.fill, None, low, high)
+
+    def _range(self, table: ArgumentTable, keys: Keys) -> tuple[Expression | None, Expression | None]:
+        """The bounds of a fill that has some."""
+        if table.fill not in RANGE_FILLS:
+            for key in _given(table, "low", "high"):
+                remedy = f"remove it, or fill = {shown(RANGE_FILLS[0])}"
+                raise self.document.fault((*keys, key), f"is given for the fill {shown(table.fill)}", remedy=remedy)
+            return None, None
+        variable = next((v for v in self.problem if v.name == table.dtype), None)
+        types = variable.values if variable is not None else (table.dtype,)
+        if not set(types) <= set(INTEGER_DTYPES):
+            problem = f"is {shown(table.dtype)}, which the fill {shown(table.fill)} does not go with"
+            raise self.document.fault((*keys, "dtype"), problem, remedy=f"want one of {', '.join(INTEGER_DTYPES)}")
+        if table.high is None:
+            raise self.document.fault((*keys, "high"), "is missing", remedy=f"the fill {shown(table.fill)} needs it")
+        low = self.expression("0" if table.low is None else table.low, (*keys, "low"))
+        high = self.expression(table.high, (*keys, "high"))
+        for key, bound in (("low", low), ("high", high)):
+            mine = next((name for name in bound.names if name in self.tables.parameters), None)
+            if mine is not None:
+                problem = f"depends on the parameter {mine}"
+                raise self.document.fault((*keys, key), problem, remedy="all candidates are given the same contents")
+        if not low.names and not high.names:
+            wrong = range_fault(table.fill, float(low.evaluate({})), float(high.evaluate({})))
+            if wrong:
+                raise self.document.fault((*keys, "high"), wrong, remedy="raise it")
+        return low, high
 
     def _check_dtype(self, dtype: str, keys: Keys) -> None:
         if dtype in DTYPES:
@@ -202,6 +243,18 @@ class Declared:
             if value not in DTYPES:
                 at = ("problem", dtype, "values")
                 raise self.document.fault(at, f"has {shown(value)}", remedy=nearest(str(value), DTYPES))
+
+
+def _given(table: ArgumentTable, *keys: str) -> list[str]:
+    """Those of the keys that do not hold their default."""
+    return [key for key in keys if getattr(table, key) != ArgumentTable.model_fields[key].default]
+
+
+def range_fault(fill: str, low: float, high: float) -> str:
+    """What is wrong with the bounds of integers; empty if nothing is."""
+    if high > low or (high == low and fill == "sorted"):
+        return ""
+    return f"is {high:g}, which leaves nothing from {low:g} on"
 
 
 _NOUN = {"int": "an integer", "float": "a number", "str": "text"}

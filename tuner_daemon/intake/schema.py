@@ -14,7 +14,9 @@ from tuner_daemon.errors import InputError
 from tuner_daemon.intake.documents import Document, Keys
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint32", "uint8", "int8")
-FILLS = ("normal", "uniform", "arange", "zeros")
+INTEGER_DTYPES = ("int32", "int64", "uint32", "uint8", "int8")
+RANGE_FILLS = ("integers", "sorted")
+FILLS = ("normal", "uniform", "arange", "zeros", *RANGE_FILLS)
 MAX_PARAMETERS = 64
 MAX_VALUES = 4096
 MAX_TEXT = 64
@@ -125,11 +127,13 @@ class LaunchTable(Table):
 
 class ArgumentTable(Table):
     name: Identifier
-    kind: Literal["input", "output", "inout", "scalar", "constant"]
+    kind: Literal["input", "output", "inout", "scalar", "constant", "workspace"]
     dtype: Name | None = None
     shape: Annotated[list[Text], BeforeValidator(_listed), Field(max_length=8)] = []
     fill: Name = "normal"
     value: Text | None = None
+    low: Text | None = None
+    high: Text | None = None
 
 
 class ReferenceTable(Table):

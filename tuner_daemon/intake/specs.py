@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tuner_daemon.errors import KernelError, SpecError
-from tuner_daemon.intake.declared import check_value, nearest
+from tuner_daemon.intake.declared import check_value, nearest, range_fault
 from tuner_daemon.intake.documents import Document, parse
 from tuner_daemon.intake.files import read_spec_text
 from tuner_daemon.intake.kernels import kernel_from_document, load_kernel
 from tuner_daemon.intake.schema import DTYPES, KernelTables, SpecTables, shown, validated
-from tuner_daemon.records.kernel import Kernel, Value
+from tuner_daemon.records.kernel import Argument, Kernel, Value
 from tuner_daemon.records.spec import Budget, DeviceRequest, KernelSpec, Options, spec_in
 
 __all__ = ["available_templates", "load_spec", "priority_of", "read_spec_text", "spec_from_document", "templates_dir"]
@@ -204,4 +204,15 @@ def _problem(document: Document, kernel: Kernel, given: Mapping[str, Value]) -> 
         dtype = values.get(argument.dtype, argument.dtype)
         if dtype not in DTYPES:
             raise document.fault(("problem", argument.dtype), f"is {shown(dtype)}", remedy=nearest(str(dtype), DTYPES))
+        _check_range(document, kernel, argument, values)
     return values
+
+
+def _check_range(document: Document, kernel: Kernel, argument: Argument, values: Mapping[str, Value]) -> None:
+    if argument.low is None or argument.high is None:
+        return
+    low, high = (float(bound.evaluate(values)) for bound in (argument.low, argument.high))
+    wrong = range_fault(argument.fill, low, high)
+    if wrong:
+        problem = f"makes arguments.{argument.name}.high of {kernel.name} ({argument.high.text}) wrong: it {wrong}"
+        raise document.fault(("problem",), problem, remedy="choose other sizes")

@@ -56,11 +56,13 @@ class Argument:
     """One kernel argument, in call order."""
 
     name: str
-    kind: str  # "input" | "output" | "inout" | "scalar" | "constant"
+    kind: str  # "input" | "output" | "inout" | "scalar" | "constant" | "workspace"
     dtype: str  # a dtype, or the name of a problem variable that holds one
     shape: tuple[Expression, ...] = ()  # empty for scalars
-    fill: str = "normal"  # normal | uniform | arange | zeros | name of a .npy file
+    fill: str = "normal"  # normal | uniform | arange | zeros | integers | sorted | name of a .npy file
     value: Expression | None = None  # scalars
+    low: Expression | None = None  # of the fills integers and sorted: the least value …
+    high: Expression | None = None  # … and the one past the greatest (integers), or the greatest itself (sorted)
 
 
 @dataclass(frozen=True)

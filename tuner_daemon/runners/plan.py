@@ -49,6 +49,7 @@ def program(artifact: Artifact, kernel: Kernel, names: Names) -> dict[str, Any]:
         "grid": _three(kernel.launch.grid, names),
         "block": _three(kernel.launch.block, names),
         "shared_bytes": int(kernel.launch.shared_bytes.evaluate(names)),
+        "scratch": [_array(a, names, "zeros") for a in kernel.arguments if a.kind == "workspace"],
     }
 
 
@@ -128,6 +129,7 @@ def _reference_program(spec: KernelSpec, reference: Artifact, arguments: Sequenc
         "grid": [blocks, 1, 1],
         "block": [REFERENCE_THREADS, 1, 1],
         "shared_bytes": 0,
+        "scratch": [],
     }
 
 
@@ -151,11 +153,24 @@ def _argument(argument: Argument, names: Names, folder: Path) -> dict[str, Any]:
             raise KernelError(f"has no numeric value ({value!r})", key=f"arguments.{argument.name}")
         default = "float32" if isinstance(value, float) else "int32"
         return {"name": argument.name, "kind": "scalar", "dtype": dtype or default, "value": value}
+    if argument.kind == "workspace":  # its shape is the program's: one problem is shared by all configurations
+        return {"name": argument.name, "kind": "workspace"}
     fill = argument.fill
     if fill.endswith(".npy"):
         fill = str((folder / fill).resolve())
+    return _array(argument, names, fill)
+
+
+def _array(argument: Argument, names: Names, fill: str) -> dict[str, Any]:
     shape = [_size(e, argument, names) for e in argument.shape]
-    return {"name": argument.name, "kind": argument.kind, "dtype": dtype, "shape": shape, "fill": fill}
+    array = {"name": argument.name, "kind": argument.kind, "dtype": _dtype(argument, names), "shape": shape}
+    bounds = {}
+    if argument.low is not None and argument.high is not None:
+        low, high = int(argument.low.evaluate(names)), int(argument.high.evaluate(names))
+        if high < low or (high == low and fill != "sorted"):
+            raise KernelError(f"is {high}, and low is {low}", key=f"arguments.{argument.name}.high")
+        bounds = {"low": low, "high": high}
+    return {**array, "fill": fill, **bounds}
 
 
 def _size(expression: Expression, argument: Argument, names: Names) -> int:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from watchdog.observers.api import BaseObserver
 
 logger = logging.getLogger(__name__)
-_CHANGES = ("created", "modified", "moved", "deleted", "closed")  # not "opened": a scan would wake itself
 
 
 class Watcher:
@@ -33,20 +32,23 @@ class Watcher:
 
     def start(self) -> None:
         """Never raises for what the machine lacks, such as a free inotify instance."""
-        from watchdog.events import FileSystemEvent, FileSystemEventHandler
+        from watchdog import events
         from watchdog.observers import Observer
 
         wake = self.wake
 
-        class _Handler(FileSystemEventHandler):
-            def on_any_event(self, event: FileSystemEvent) -> None:
-                # An exception here would end the observer's thread: nothing but this.
-                if event.event_type in _CHANGES:
-                    wake.set()
+        class _Handler(events.FileSystemEventHandler):
+            def on_any_event(self, event: events.FileSystemEvent) -> None:
+                wake.set()  # an exception here would end the observer's thread: nothing but this
 
+        # What brings something new. The kernel is not asked for more: every look and every claim would come back as
+        # events, each of which costs the daemon as much as the look.
+        new = [events.FileCreatedEvent, events.DirCreatedEvent, events.FileMovedEvent, events.DirMovedEvent]
         observer = Observer()
         try:
-            observer.schedule(_Handler(), str(self.folder), recursive=False)
+            observer.schedule(
+                _Handler(), str(self.folder), recursive=False, event_filter=[*new, events.FileClosedEvent]
+            )
             observer.start()
         except (OSError, RuntimeError) as error:
             self.problem = str(error)

@@ -3,7 +3,8 @@
 Floating-point inputs come from two distributions. With ``fill = "normal"``: standard normal, and uniform in
 [-1, 1). With ``fill = "uniform"``: uniform in [0, 1), and its square (mass near 0), so that a kernel which needs
 values in [0, 1) gets nothing else. Integers: up to 8 or 16 in magnitude; never negative with ``fill = "uniform"``
-or in unsigned types. ``arange``, ``zeros`` and .npy files are the same in every set.
+or in unsigned types. ``integers`` are uniform in [low, high); ``sorted`` ones begin with low, end with high, and never
+fall, as offsets do. ``arange``, ``zeros`` and .npy files are the same in every set.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _NAMES = {
 }
 _STORAGE = {"bfloat16": "uint16", "bool": "uint8"}
 DISTRIBUTIONS = ("normal", "uniform")
+RANGES = ("integers", "sorted")
 _PART = 1 << 20  # elements from one generator
 _MOST_THREADS = 16
 
@@ -82,7 +84,7 @@ def poison_byte(array: Array) -> int:
 
 def is_random(array: Array) -> bool:
     """Whether the contents differ from one input set to the next."""
-    return array.kind in ("input", "inout") and array.fill in DISTRIBUTIONS
+    return array.kind in ("input", "inout") and array.fill in (*DISTRIBUTIONS, *RANGES)
 
 
 def make(array: Array, seed: int, distribution: str, position: int) -> HostArray:
@@ -91,6 +93,8 @@ def make(array: Array, seed: int, distribution: str, position: int) -> HostArray
         return np.zeros(array.shape, storage(array.dtype))
     if array.fill == "arange":
         return _from_numbers(np.arange(int(np.prod(array.shape, dtype=np.int64))).reshape(array.shape), array.dtype)
+    if array.fill in RANGES:
+        return _in_range(array, np.random.default_rng((seed, position)))
     if array.fill in DISTRIBUTIONS:
         return _random(array, distribution, (seed, position))
     return load(Path(array.fill), array)
@@ -155,6 +159,17 @@ def _random_integers(array: Array, distribution: str, rng: np.random.Generator) 
     high = 16 if distribution == "uniform" else 8
     low = 0 if dtype.kind == "u" or array.fill == "uniform" else -high
     return rng.integers(low, high, array.shape, dtype=dtype)
+
+
+def _in_range(array: Array, rng: np.random.Generator) -> HostArray:
+    dtype = storage(array.dtype)
+    if array.fill == "integers":
+        return rng.integers(array.low, array.high, array.shape, dtype=dtype)
+    values = rng.integers(array.low, array.high, int(np.prod(array.shape, dtype=np.int64)), dtype=dtype, endpoint=True)
+    values.sort()
+    values[:1] = array.low
+    values[-1:] = array.high
+    return values.reshape(array.shape)
 
 
 def _from_numbers(values: HostArray, dtype: str) -> HostArray:

@@ -127,7 +127,7 @@ class CpuLoaded:
             raise RefusedError(f"has no function {program.entry}: is it static, or its name mangled?") from error
         self._function.restype = None
 
-    def bind(self, arguments: Sequence[Buffer | Scalar]) -> CpuCall:
+    def bind(self, arguments: Sequence[Buffer | Scalar | None]) -> CpuCall:
         return CpuCall(self._function, tuple(map(_as_ctypes, arguments)))
 
     def set_constant(self, name: str, data: Bytes) -> bool:
@@ -142,7 +142,9 @@ class CpuLoaded:
         _ctypes.dlclose(self._library._handle)
 
 
-def _as_ctypes(argument: Buffer | Scalar) -> Any:
+def _as_ctypes(argument: Buffer | Scalar | None) -> Any:
+    if argument is None:
+        return ctypes.c_void_p(None)
     if isinstance(argument, CpuBuffer):
         return ctypes.c_void_p(argument.address)
     assert isinstance(argument, Scalar)

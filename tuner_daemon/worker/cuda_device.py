@@ -149,7 +149,7 @@ class CudaLoaded:
             attributes, threads=threads, registers=registers, shared_bytes=static + program.shared_bytes
         )
 
-    def bind(self, arguments: Sequence[Buffer | Scalar]) -> CudaCall:
+    def bind(self, arguments: Sequence[Buffer | Scalar | None]) -> CudaCall:
         packed = [_packed(argument) for argument in arguments]
         self._function.prepare([form for form, _ in packed])
         values = tuple(value for _, value in packed)
@@ -171,8 +171,10 @@ class CudaLoaded:
         del self._function, self._module
 
 
-def _packed(argument: Buffer | Scalar) -> tuple[str, Any]:
+def _packed(argument: Buffer | Scalar | None) -> tuple[str, Any]:
     """Format character and value of a kernel argument."""
+    if argument is None:
+        return "P", 0
     if isinstance(argument, CudaBuffer):
         return "P", argument.address
     assert isinstance(argument, Scalar)

@@ -73,7 +73,9 @@ class Loaded(Protocol):
     @property
     def occupancy(self) -> float | None: ...
 
-    def bind(self, arguments: Sequence[Buffer | Scalar]) -> Call: ...
+    def bind(self, arguments: Sequence[Buffer | Scalar | None]) -> Call:
+        """None: a null pointer."""
+        ...
 
     def set_constant(self, name: str, data: Bytes) -> bool:
         """Fills the symbol; false where the program has none of that name."""

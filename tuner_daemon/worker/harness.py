@@ -23,7 +23,7 @@ from tuner_daemon.worker.ladder import sampled
 from tuner_daemon.worker.messages import Candidate, Edge
 from tuner_daemon.worker.stages import Note, Stages
 from tuner_daemon.worker.verifying import FailedError, Verification, on_device
-from tuner_daemon.worker.workspace import Slot, Workspace, Workspaces, fill_constants
+from tuner_daemon.worker.workspace import Slot, Workspace, Workspaces, allocate_scratch, fill_constants
 
 T = TypeVar("T")
 
@@ -49,8 +49,10 @@ class Trial:
         self.warm_median_s: float | None = None
         self.device_s = 0.0  # of work that this candidate has given to the device
         self._last: list[Slot] = []
-        self.verification = Verification(device, workspace, self._call, partial(self._time, cold=True))
         self._loaded = on_device(lambda: device.load(candidate.program))
+        self._scratch = on_device(lambda: allocate_scratch(device, candidate.program))
+        timed = partial(self._time, cold=True)
+        self.verification = Verification(device, workspace, self._call, timed, self._scratch)
         if workspace.sets:
             fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
 
@@ -118,7 +120,8 @@ class Trial:
 
     def _call(self, slot: Slot) -> Call:
         if slot not in self._calls:
-            self._calls[slot] = self._loaded.bind(slot.passed(self._candidate.problem.arguments))
+            arguments = slot.passed(self._candidate.problem.arguments, self._scratch)
+            self._calls[slot] = self._loaded.bind(arguments)
         return self._calls[slot]
 
     def _choose_batch(self, launch_s: float) -> None:

@@ -56,14 +56,16 @@ def contents(array: Array, draw: Draw, position: int, base: int) -> HostArray:
     if array.kind == "constant":
         draw = DRAWS[0]
     values = arrays.make(array, base + draw.seed, draw.distribution, position)
-    if not arrays.is_random(array):
+    if not arrays.is_random(array) or array.fill == "sorted":  # whose order would suffer
         return values
     flat = values.reshape(-1)
+    # Integers may be indices: they stay in their range.
+    zero = min(max(0, array.low), array.high - 1) if array.fill == "integers" else 0
     if draw.zeros == "all":
-        flat[:] = 0
+        flat[:] = zero
     elif draw.zeros == "begin":
-        flat[: max(1, flat.size // _ZEROS)] = 0
-        flat[-1:] = 0
+        flat[: max(1, flat.size // _ZEROS)] = zero
+        flat[-1:] = zero
     elif flat.size >= 4 * HEAD:
         flat[:HEAD] = arrays.make(replace(array, shape=(HEAD,)), base, "normal", position)
     return values

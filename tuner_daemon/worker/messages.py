@@ -17,7 +17,9 @@ class Array:
     kind: str
     dtype: str
     shape: tuple[int, ...]
-    fill: str  # normal | uniform | arange | zeros | absolute path of a .npy file
+    fill: str  # normal | uniform | arange | zeros | integers | sorted | absolute path of a .npy file
+    low: int = 0  # integers and sorted: the least value …
+    high: int = 0  # … and one more than the greatest (integers), or the greatest (sorted)
 
     @property
     def read(self) -> bool:
@@ -37,7 +39,14 @@ class Scalar:
     value: float | int
 
 
-Argument = Array | Scalar
+@dataclass(frozen=True)
+class Scratch:
+    """A workspace argument: which buffer it is depends on the program, and on nothing that candidates share."""
+
+    name: str
+
+
+Argument = Array | Scalar | Scratch
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Program:
     grid: tuple[int, int, int] = (1, 1, 1)
     block: tuple[int, int, int] = (1, 1, 1)
     shared_bytes: int = 0  # dynamic
+    scratch: tuple[Array, ...] = ()  # memory for each workspace argument; without it, a null pointer
 
 
 @dataclass(frozen=True)
@@ -88,11 +98,25 @@ class Edge:
 def parse_argument(raw: Mapping[str, Any]) -> Argument:
     if "value" in raw:
         return Scalar(raw["name"], raw["dtype"], raw["value"])
-    return Array(raw["name"], raw["kind"], raw["dtype"], tuple(raw["shape"]), raw["fill"])
+    if raw["kind"] == "workspace":
+        return Scratch(raw["name"])
+    return _array(raw)
+
+
+def _array(raw: Mapping[str, Any]) -> Array:
+    bounds = raw.get("low", 0), raw.get("high", 0)
+    return Array(raw["name"], raw["kind"], raw["dtype"], tuple(raw["shape"]), raw["fill"], *bounds)
 
 
 def parse_program(raw: Mapping[str, Any]) -> Program:
-    return Program(Path(raw["path"]), raw["entry"], _three(raw["grid"]), _three(raw["block"]), raw["shared_bytes"])
+    return Program(
+        Path(raw["path"]),
+        raw["entry"],
+        _three(raw["grid"]),
+        _three(raw["block"]),
+        raw["shared_bytes"],
+        tuple(map(_array, raw["scratch"])),
+    )
 
 
 def _three(sizes: Sequence[int]) -> tuple[int, int, int]:

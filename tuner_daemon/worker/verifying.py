@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from tuner_daemon.worker.checking import Sums, describe, judge
-from tuner_daemon.worker.device import BrokenError, Call, Device, NoMemoryError, RefusedError
+from tuner_daemon.worker.device import BrokenError, Buffer, Call, Device, NoMemoryError, RefusedError
 from tuner_daemon.worker.kept import Kept
 from tuner_daemon.worker.workspace import Slot, Workspace
 
@@ -50,8 +50,9 @@ def on_device(action: Callable[[], T]) -> T:
 
 
 class Verification:
-    """Of one candidate. ``call``: gives the launch on one slot; ``timed``: launches, and gives the seconds of each.
-    Every method raises FailedError."""
+    """Of one candidate. ``call``: gives the launch on one slot; ``timed``: launches, and gives the seconds of each;
+    ``scratch``: memory that is the candidate's own, of which only the guard bands are looked at. Every method raises
+    FailedError."""
 
     def __init__(
         self,
@@ -59,8 +60,10 @@ class Verification:
         workspace: Workspace,
         call: Callable[[Slot], Call],
         timed: Callable[[Sequence[Call]], float],
+        scratch: Mapping[str, Buffer],
     ) -> None:
         self._device, self._workspace, self._call, self._timed = device, workspace, call, timed
+        self._scratch = scratch
         self._rng = np.random.default_rng()
         self.error_norm = 0.0
         self.checked_s: list[float] = []
@@ -152,7 +155,7 @@ class Verification:
     def verify(self, slot: Slot) -> None:
         """What is in the slot, after a launch on it, against what is expected of the set that it holds."""
         expected = list(self._workspace.sets[slot.number].expected.values())
-        seen = on_device(lambda: slot.seen(expected))
+        seen = on_device(lambda: slot.seen(expected, self._scratch))
         self._require_guards(seen.broken_guard)
         for wanted, sums in zip(expected, seen.sums, strict=True):
             self._verify_output(wanted, sums, slot)

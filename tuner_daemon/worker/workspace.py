@@ -5,14 +5,14 @@ one where no input is random. Constants are filled once, when a program is loade
 Up to three sets lie on the device at a time, in slots that timing rotates through (more where launches are so short
 that they are timed in a row); a spare one, where there is room, is for checks at addresses that a candidate has not
 seen. What slots are filled from and compared with lies on the
-device as well, if it can compare by itself, up to half of its free memory.
+device as well, if it can compare by itself, up to half of its free memory. Scratch memory is each program's own.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from tuner_daemon.worker.checking import Sums, tolerance
 from tuner_daemon.worker.device import Buffer, Device, Loaded, NoMemoryError, RefusedError
 from tuner_daemon.worker.inputs import DRAWS, FEW_DRAWS, Draw
 from tuner_daemon.worker.kept import Checks, DeviceKept, HostKept, Kept, as_bytes
-from tuner_daemon.worker.messages import Argument, Array, Problem, Scalar
+from tuner_daemon.worker.messages import Argument, Array, Problem, Program, Scalar
 
 CHEAP_SET_S = 0.005
 SMALL_BYTES = 1 << 18  # of arrays: the time that one set takes says little then
@@ -82,21 +82,23 @@ class Slot:
                 self.buffers[array.name].fill(arrays.poison_byte(array), nbytes // 4, nbytes // 2)
         self.restore()
 
-    def passed(self, arguments: Sequence[Argument]) -> list[Buffer | Scalar]:
-        """What a call takes, in order: constants are filled by symbol instead."""
-        return [a if isinstance(a, Scalar) else self.buffers[a.name] for a in arguments if not is_constant(a)]
+    def passed(self, arguments: Sequence[Argument], scratch: Mapping[str, Buffer]) -> list[Buffer | Scalar | None]:
+        """What a call takes, in order: constants are filled by symbol instead. ``scratch``: the program's own."""
+        buffers: Mapping[str, Buffer] = {**self.buffers, **scratch}
+        return [a if isinstance(a, Scalar) else buffers.get(a.name) for a in arguments if not is_constant(a)]
 
     def output(self, array: Array) -> HostArray:
         return kept.stored(self.buffers[array.name], array)
 
-    def seen(self, expected: Sequence[Kept] = ()) -> Seen:
-        """What a launch has left in it."""
+    def seen(self, expected: Sequence[Kept] = (), scratch: Mapping[str, Buffer] | None = None) -> Seen:
+        """What a launch has left in it; the guard bands of ``scratch``, the program's own, count."""
         inputs = [a.name for a in self._arrays if a.kind == "input" and self.holds is not None]
         given = [(self.holds[name], self.buffers[name]) for name in inputs if self.holds is not None]
         outputs = [(k, self.buffers[k.array.name]) for k in expected]
-        found = kept.examine(self._checks, outputs, given, list(self.buffers.values()))
+        guarded: dict[str, Buffer] = {**self.buffers, **(scratch or {})}
+        found = kept.examine(self._checks, outputs, given, list(guarded.values()))
         changed = next((name for name, same in zip(inputs, found.same, strict=True) if not same), None)
-        return Seen(found.sums, changed, first_broken(self.buffers, found.guards))
+        return Seen(found.sums, changed, first_broken(guarded, found.guards))
 
     def heal(self) -> None:
         """After a candidate that wrote where it must not."""
@@ -243,7 +245,8 @@ class _Reference:
         loaded = self._device.load(self._problem.reference)
         try:
             fill_constants(loaded, self._problem, given)
-            self._device.launch(loaded.bind(self._slot.passed(self._problem.reference_arguments)))
+            scratch = allocate_scratch(self._device, self._problem.reference)
+            self._device.launch(loaded.bind(self._slot.passed(self._problem.reference_arguments, scratch)))
         finally:
             loaded.unload()
         seen = self._slot.seen()
@@ -285,6 +288,14 @@ class Workspaces:
             workspace = Workspace(self._device, problem, self.checks, self._seed)
         self._kept[problem.key] = workspace
         return workspace
+
+
+def allocate_scratch(device: Device, program: Program) -> dict[str, Buffer]:
+    """The program's own memory, of zeros. Raises NoMemoryError."""
+    scratch = {array.name: device.allocate(arrays.nbytes(array)) for array in program.scratch}
+    for buffer in scratch.values():
+        buffer.fill(0)
+    return scratch
 
 
 def is_constant(argument: Argument) -> bool:
