@@ -43,7 +43,12 @@ def start(folder: Path, command: str, how: str) -> tuple[subprocess.CompletedPro
         (incoming / ".asked").write_text(SPEC)
         (incoming / ".asked").rename(incoming / "asked.toml")
     arguments = [command, *([str(spec)] if command == "tune" else []), "--settings", str(settings)]
-    environment = {**os.environ, "DRIVER_STAND_IN": how, "PYTHONPATH": f"{STAND_IN}:{ROOT}"}
+    environment = {
+        **os.environ,
+        "DRIVER_STAND_IN": how,
+        "DRIVER_STAND_IN_MARKER": str(folder / "lost"),
+        "PYTHONPATH": f"{STAND_IN}:{ROOT}",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "tuner_daemon.cli", *arguments],
         env=environment,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 HOW = os.environ["DRIVER_STAND_IN"]
+MARKER = Path(os.environ["DRIVER_STAND_IN_MARKER"])  # there once it is lost, for every process
 LOST = "GPU is lost: cuCtxSynchronize failed: unspecified launch failure"
 
 
@@ -31,6 +33,8 @@ def _happens(moment: str, words: str = LOST) -> None:
 def init() -> None:
     _happens("no device", "cuInit failed: no CUDA-capable device is detected")
     _happens("driver mismatch", "cuInit failed: system has unsupported display driver / cuda driver combination")
+    if MARKER.exists():
+        raise Error(LOST)
     if HOW == "dies":
         os.abort()
 
@@ -65,7 +69,7 @@ class Device:
         return "0000:01:00.0"
 
     def get_attribute(self, name: str) -> int:
-        return 1024
+        return {"WARP_SIZE": 32, "MAX_THREADS_PER_BLOCK": 1024}.get(name, 1 << 16)
 
 
 class Context:
@@ -107,6 +111,7 @@ def module_from_buffer(data: bytes) -> Any:
 
 def module_from_file(path: str) -> Any:
     _lost.append(True)
+    MARKER.touch()
     raise Error(LOST)
 
 
