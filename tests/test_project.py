@@ -132,6 +132,7 @@ TRESPASSES = {
     "door-xgboost": ("tuner_daemon/learning/cost.py", "import xgboost"),
     "door-parquet": ("tuner_daemon/cli/app.py", "from pyarrow import parquet"),
     "door-nvml": ("tuner_daemon/worker/__init__.py", "import pynvml"),
+    "door-metrics": ("tuner_daemon/daemon.py", "def f(): import prometheus_client"),
     "door-events": ("tuner_daemon/daemon.py", "import watchdog.observers"),
 }
 

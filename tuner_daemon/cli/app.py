@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,11 +34,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to 
 
 
 @app.command()
-def serve(settings_file: SettingsFile = None) -> None:
+def serve(
+    settings_file: SettingsFile = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option("--log-format", help="One line per event, as text or as JSON.")
+    ] = "text",
+) -> None:
     """Run the daemon in the foreground."""
     from tuner_daemon.cli.service import run_daemon
 
-    run_daemon(lambda: _settings(settings_file))
+    run_daemon(lambda: _settings(settings_file), log_format)
 
 
 @app.command()

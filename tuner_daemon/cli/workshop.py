@@ -89,9 +89,7 @@ class Workshop:
 
     def parts_for(self, request: DeviceRequest) -> Parts:
         """Parts for a job on a device. Raises MissingPartError if it, or its compiler, is not on this machine."""
-        station = self._stations.get(request)
-        if station is None:
-            station = self._stations[request] = open_station(self.settings, request)
+        station = self._station(request)
         models = self.models()
         cost_model: CostModel = LearnedCostModel(models.cost_model, version=models.version if models.cost_model else "")
         rng = np.random.default_rng(self.settings.search.seed)
@@ -105,6 +103,15 @@ class Workshop:
             policy_version=models.version if models.policy else "",
             host=self.settings.host,
         )
+
+    def require(self, request: DeviceRequest) -> None:
+        """Starts the device now, which the first job would do otherwise. Raises MissingPartError, DeviceError."""
+        logger.info("device: %s", self._station(request).runner.device.name)
+
+    def _station(self, request: DeviceRequest) -> Station:
+        if request not in self._stations:
+            self._stations[request] = open_station(self.settings, request)
+        return self._stations[request]
 
     def models(self) -> Models:
         """The models of the store's current version, read again when that has changed. If they cannot be used, such as
