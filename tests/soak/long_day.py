@@ -107,10 +107,10 @@ class Day:
 
     def _retrain(self) -> None:
         if self.retraining is not None:
-            assert self.retraining.wait(600) == 0
+            assert self.retraining.wait(1800) == 0
         self.retrained += 1
         command = [sys.executable, "-m", "tuner_daemon.cli", "retrain", "--settings", str(self.installation.settings)]
-        self.retraining = subprocess.Popen(["nice", *command], cwd=ROOT, stdout=subprocess.DEVNULL)
+        self.retraining = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
 class WatchedSpool(Spool):
@@ -150,7 +150,7 @@ def main(folder: str, jobs: int, hours: float, retrains: int, seed: int, leak_by
         }
         Daemon(**parts).serve()
     if day.retraining is not None:
-        assert day.retraining.wait(600) == 0
+        assert day.retraining.wait(1800) == 0
     return {
         "latencies_s": day.latencies_s,
         "memory": day.memory,
