@@ -280,14 +280,16 @@ class Workspaces:
         while len(self._kept) >= KEPT:
             self._kept.popitem(last=False)
         try:
-            workspace = Workspace(self._device, problem, self.checks, self._seed)
+            return self._added(problem)
         except NoMemoryError:
             if not self._kept:
                 raise
             self._kept.clear()
-            workspace = Workspace(self._device, problem, self.checks, self._seed)
-        self._kept[problem.key] = workspace
-        return workspace
+        return self._added(problem)  # not in the handler: the error there keeps what had been allocated already
+
+    def _added(self, problem: Problem) -> Workspace:
+        self._kept[problem.key] = Workspace(self._device, problem, self.checks, self._seed)
+        return self._kept[problem.key]
 
 
 def allocate_scratch(device: Device, program: Program) -> dict[str, Buffer]:
