@@ -26,7 +26,7 @@ class SmallDevice(CpuDevice):
 
     def __init__(self, most: int = 1 << 30) -> None:
         super().__init__(0)
-        self._most = most
+        self.most = most
         self._buffers: WeakSet[CpuBuffer] = WeakSet()
 
     @property
@@ -34,11 +34,11 @@ class SmallDevice(CpuDevice):
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def free_bytes(self) -> int:
-        return self._most - self.used
+        return self.most - self.used
 
     def allocate(self, nbytes: int) -> CpuBuffer:
-        if nbytes > self.free_bytes():
-            raise NoMemoryError(f"{nbytes} bytes of {self.free_bytes()}")
+        if nbytes > self.most - self.used:
+            raise NoMemoryError(f"{nbytes} bytes of {self.most - self.used}")
         buffer = super().allocate(nbytes)
         self._buffers.add(buffer)
         return buffer
@@ -101,3 +101,18 @@ def test_a_problem_has_all_the_memory_that_there_is(tmp_path: Path) -> None:
                 workspaces.of(needy)
         else:
             workspaces.of(needy)
+
+
+@pytest.mark.parametrize(("slots", "most"), [(5, 1 << 20), (4, 4 * 32 + 31)])
+def test_slots_are_as_many_as_there_is_memory_for_even_if_others_take_it(
+    tmp_path: Path, slots: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fourth is the spare one, the fifth and later ones are for launches in a row."""
+    device = SmallDevice()
+    device.rotation_bytes = 1 << 20
+    workspace = Workspaces(device).of(random_candidate(tmp_path).problem)
+    assert len(workspace.every_slot) == 4
+    device.most = most  # from now on
+    monkeypatch.setattr(device, "free_bytes", lambda: 1 << 30)
+    workspace.widen(4)
+    assert len(workspace.every_slot) == slots

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,7 +151,9 @@ class Workspace:
         """Adds slots until so many launches in a row find nothing in the caches, as far as memory allows."""
         slot_bytes = max(1, sum(arrays.nbytes(a) for a in self.problem.arrays))
         wanted = min(launches, -(-self.device.rotation_bytes // slot_bytes), len(self.slots) + self._fitting() - 1)
-        self.slots += [Slot(self.device, self.problem, self.checks) for _ in range(wanted - len(self.slots))]
+        with suppress(NoMemoryError):  # others use the device, too
+            while len(self.slots) < wanted:
+                self.slots.append(Slot(self.device, self.problem, self.checks))
 
     def loaded(self, number: int) -> tuple[int, Slot]:
         """The slot that holds input set ``number`` (counted round and round), and its index."""
