@@ -57,6 +57,10 @@ class Trial:
             fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
 
     def close(self) -> None:
+        """What is the candidate's own goes back at once: its checks refer back to it, and only the collector would
+        find out that nobody else does."""
+        self._calls.clear()
+        self._scratch.clear()
         self._loaded.unload()
 
     @property
