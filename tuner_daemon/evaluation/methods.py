@@ -4,6 +4,7 @@ a failure costs as much as a time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -192,10 +193,8 @@ def _session(
         log=log,
         clock=lambda: 0.0,
     )
-    try:
+    with suppress(TuningError):  # nothing worked: its failures are the answer
         tune(space.task(measurements), "replay", parts, plan=plan)
-    except TuningError:
-        pass  # nothing worked: its failures are the answer
     configs = [row.ran.config for row in log.rows]
     if len(set(configs)) != len(configs) or len(configs) > measurements:
         raise AssertionError(f"{space.name}: {len(configs)} measurements of {len(set(configs))} configurations")

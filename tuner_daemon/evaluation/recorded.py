@@ -104,7 +104,7 @@ class Recorded:
 
 
 def load(paths: Sequence[Path]) -> list[Recorded]:
-    """Every recorded space under the paths, each of which is a log, a folder of recordings, or one recording (the
+    """Every recorded space under the paths, each once; a path is a log, a folder of recordings, or one recording (the
     Parquet file or its sidecar). Spaces in which fewer than four configurations ran are left out.
 
     Raises InputError for a path with nothing in it, KernelError for a recording that cannot be read.
@@ -118,6 +118,15 @@ def load(paths: Sequence[Path]) -> list[Recorded]:
             if usable([space.rows]):
                 found.setdefault(space.digest, space)
     return _with_names(list(found.values()))
+
+
+def joined(*lists: Sequence[Recorded]) -> tuple[list[Recorded], list[list[int]]]:
+    """What ``load`` would give for the paths of all lists, and the places of each list in it."""
+    found: dict[str, Recorded] = {}
+    for space in (space for spaces in lists for space in spaces):
+        found.setdefault(space.digest, space)
+    place = {digest: at for at, digest in enumerate(found)}
+    return _with_names(list(found.values())), [[place[space.digest] for space in spaces] for spaces in lists]
 
 
 def _in_path(path: Path) -> Iterator[Recorded]:
@@ -156,14 +165,28 @@ def _from_file(file: Path) -> Recorded:
     kernel.toml beside it says instead counts."""
     sidecar = _sidecar(file)
     beside = _declared_beside(file, sidecar.get("params"))
-    space = read_recorded(file, tuple(beside["parameters"]) if beside else sidecar.get("params"))
-    tables = beside if beside and not sidecar else _declaration(file, space, sidecar, beside)
-    text = json.dumps(tables)
+    space = read_recorded(file, sidecar.get("params") or tuple(beside.get("parameters", ())) or None)
+    text = json.dumps(_declaration(file, space, sidecar, beside))
     kernel = kernel_from_declaration(text, hashlib.sha256(text.encode()).hexdigest())
-    problem = {v.name: v.default if v.default is not None else v.values[0] for v in kernel.problem}
-    device = device_named(sidecar.get("device_name") or "", sidecar["device"]) if "device" in sidecar else space.device
+    name, label = str(sidecar.get("device_name") or ""), str(sidecar.get("device") or "")
+    device = device_named(name, label or name) if name or label else space.device
     indices, log_s = _rows(space, kernel, file)
+    problem = _problem(kernel, sidecar.get("problem_size"), file)
     return Recorded(file.stem, TaskRows(file.stem, kernel, problem, device, indices, log_s))
+
+
+def _problem(kernel: Kernel, recorded: Any, file: Path) -> dict[str, Value]:
+    """The declared defaults; where there is none, the recorded sizes in order."""
+    sizes = iter(recorded if isinstance(recorded, list) else [recorded])
+    problem: dict[str, Value] = {}
+    for variable in kernel.problem:
+        size = next(sizes, None) if variable.type == "int" else None
+        known = [variable.default, size, *variable.values, variable.min]
+        value = next((v for v in known if v is not None), None)
+        if value is None:
+            raise KernelError("has no value", file=file, key=variable.name, remedy="give the variable a default")
+        problem[variable.name] = value
+    return problem
 
 
 def _sidecar(file: Path) -> dict[str, Any]:
@@ -187,13 +210,15 @@ def _declared_beside(file: Path, parameters: Sequence[str] | None) -> dict[str, 
         except (OSError, ValueError) as error:
             raise KernelError(f"cannot be read: {error}", file=path) from error
         if path.stem == file.stem or parameters is None or set(tables.get("parameters", parameters)) == {*parameters}:
-            return {"parameters": dict.fromkeys(parameters or ()), **tables}
+            return tables
     return {}
 
 
 def _declaration(
     file: Path, space: RecordedSpace, sidecar: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> dict[str, Any]:
+    if {"parameters", "launch"} <= beside.keys():
+        return dict(beside)
     values = sidecar.get("param_values") or {}
     about = {
         "kernel": file.stem.split("__")[0],
@@ -202,8 +227,7 @@ def _declaration(
         "param_values": {name: _values(values.get(name, ()), space, at) for at, name in enumerate(space.parameters)},
     }
     tables = tomllib.loads(kernel_toml(about, strict=False))
-    declared = {name: own for name, own in beside.get("parameters", {}).items() if own is not None}
-    return {**tables, **beside, "parameters": {**tables["parameters"], **declared}}
+    return {**tables, **beside, "parameters": {**tables["parameters"], **beside.get("parameters", {})}}
 
 
 def _values(declared: Sequence[Value], space: RecordedSpace, at: int) -> list[Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -104,6 +105,7 @@ _mine: Pieces | None = None  # of a worker process
 
 def _open(folder: Path, paths: Sequence[Path]) -> None:
     global _mine
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets running pieces end
     _mine = Pieces(folder, load(paths))
 
 

@@ -4,7 +4,7 @@ The sidecar has ``kernel``, ``params``, ``param_values``, ``restrictions`` (Pyth
 ``problem_size`` and where it comes from. None of them says how a kernel is launched; names of parameters do, by the
 conventions of the tools that recorded them:
 
-- Kernel Tuner: ``block_size_x/y/z`` are threads, each does ``tile_size_x/y/z`` elements, and the grid covers the problem.
+- Kernel Tuner: ``block_size_x/y/z`` are threads, each does ``tile_size_x/y/z`` elements; the grid covers the problem.
   KTT says ``WORK_GROUP_SIZE_X/Y/Z``; ``work_per_thread`` and the like mean a tile, too.
 - CLBlast: MDIMC x NDIMC threads make a tile of MWG x NWG.
 """
