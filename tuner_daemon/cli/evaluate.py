@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tuner_daemon.errors import InputError
 from tuner_daemon.evaluation.folds import SPLITS, Fold, given, leave_out
-from tuner_daemon.evaluation.methods import METHODS
+from tuner_daemon.evaluation.methods import method_named
 from tuner_daemon.evaluation.pieces import program
 from tuner_daemon.evaluation.plots import svg
 from tuner_daemon.evaluation.recorded import Recorded, joined, load
@@ -38,8 +38,8 @@ def run_evaluate(
     jobs: int,
 ) -> dict[str, Any]:
     """What ``--json`` writes. Raises InputError for what cannot be evaluated."""
-    if unknown := [name for name in wanted.methods if name not in METHODS]:
-        raise InputError(f"{', '.join(unknown)} is no method", remedy=f"known: {', '.join(METHODS)}")
+    for name in wanted.methods:
+        method_named(name)
     if bool(paths) == bool(train or test) or bool(train) != bool(test):
         raise InputError("name recordings to leave out in turn, or --train and --test")
     everything = [*paths, *train, *test]
@@ -63,7 +63,7 @@ def document(folds: Sequence[Fold], spaces: Sequence[Recorded], wanted: Wanted, 
     return {
         "format": JSON_FORMAT,
         **asdict(wanted),
-        "methods": {name: METHODS[name].about for name in wanted.usable_methods()},
+        "methods": {name: method_named(name).about for name in wanted.usable_methods()},
         "program": program(),
         "spaces": [_about(space) for space in spaces],
         "folds": [

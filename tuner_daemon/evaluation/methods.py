@@ -3,9 +3,11 @@ a failure costs as much as a time."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from cost_model import Prior
 from tuner_daemon.builders.replay import ReplayBuilder
-from tuner_daemon.errors import TuningError
+from tuner_daemon.errors import InputError, TuningError
 from tuner_daemon.evaluation.recorded import Recorded
 from tuner_daemon.interfaces import CostModel, Proposer
 from tuner_daemon.learning.cost import LearnedCostModel
@@ -129,9 +131,27 @@ METHODS: dict[str, Method] = {
 DEFAULT_METHODS = ("random", "cold", "prior", "policy", "full", "floor")
 
 
+def method_named(name: str) -> Method:
+    """One of METHODS, or for ``package.module:name`` one of that module's METHODS. Raises InputError."""
+    module, _, own = name.rpartition(":")
+    try:
+        known: dict[str, Method] = import_module(module).METHODS if module else METHODS
+        return known[own]
+    except (ImportError, AttributeError, KeyError) as error:
+        remedy = f"known: {', '.join(METHODS)}; and module:name for a method of your own"
+        raise InputError(f"{name} is no method ({error!r})", remedy=remedy) from error
+
+
+def source_of(name: str) -> str:
+    """Hash of the file that a method of somebody else's is in."""
+    module, _, _ = name.rpartition(":")
+    file = import_module(module).__file__ if module else None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
 def curve(space: Recorded, method: str, models: Models, measurements: int, seed: int) -> list[float]:
     """best/optimum after each of so many measurements; before anything ran, the slowest time there is counts."""
-    times = METHODS[method].search(space, models, measurements, np.random.default_rng(seed))
+    times = method_named(method).search(space, models, measurements, np.random.default_rng(seed))
     return running_best(times, measurements, space)
 
 

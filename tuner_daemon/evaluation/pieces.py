@@ -15,7 +15,7 @@ from typing import Any
 
 import tuner_daemon
 from tuner_daemon.errors import ModelError
-from tuner_daemon.evaluation.methods import METHODS, Models, curve
+from tuner_daemon.evaluation.methods import Models, curve, method_named, source_of
 from tuner_daemon.evaluation.recorded import Recorded
 from tuner_daemon.learning.cost import load_prior
 from tuner_daemon.learning.policy import load_policy
@@ -51,7 +51,8 @@ class Search:
 
     def key(self, spaces: Sequence[Recorded]) -> str:
         model = self.training.key(spaces) if self.training else ""
-        return _hash(["search", spaces[self.space].digest, self.method, self.seed, self.measurements, model])
+        about = [self.method, source_of(self.method), self.seed, self.measurements]
+        return _hash(["search", spaces[self.space].digest, *about, model])
 
 
 class Pieces:
@@ -101,7 +102,7 @@ class Pieces:
     def _models(self, search: Search) -> Models:
         if search.training is None:
             return Models()
-        method = METHODS[search.method]
+        method = method_named(search.method)
         folder = self._path(search.training)
         try:
             return Models(_prior(folder), _policy(folder) if method.policy else None)

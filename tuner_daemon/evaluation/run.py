@@ -12,8 +12,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tuner_daemon.evaluation.folds import Fold
-from tuner_daemon.evaluation.methods import DEFAULT_METHODS, METHODS
-from tuner_daemon.evaluation.pieces import Pieces, Search, Training
+from tuner_daemon.evaluation.methods import DEFAULT_METHODS, method_named
+from tuner_daemon.evaluation.pieces import Pieces, Search, Training, program
 from tuner_daemon.evaluation.recorded import Recorded, load
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -35,7 +35,7 @@ class Wanted:
 
     def usable_methods(self) -> tuple[str, ...]:
         """Without a policy, those that do without."""
-        return tuple(name for name in self.methods if self.policy_steps or not METHODS[name].policy)
+        return tuple(name for name in self.methods if self.policy_steps or not method_named(name).policy)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def evaluate(
 ) -> list[Run]:
     """Does what is not yet in ``folder`` and gives all runs. ``paths``: where each process reads ``spaces`` from.
 
-    Raises what a piece raises; KeyError for a method that does not exist.
+    Raises what a piece raises; InputError for a method that does not exist.
     """
     planned = [(fold, search) for fold in folds for search in _searches(fold, wanted)]
     searches = list(dict.fromkeys(search for _, search in planned))
@@ -86,7 +86,7 @@ def _searches(fold: Fold, wanted: Wanted) -> Iterator[Search]:
         for name in wanted.usable_methods():
             for seed in range(wanted.seeds):
                 training = Training(fold.train, seed % wanted.training_seeds, wanted.policy_steps)
-                learns = METHODS[name].learns()
+                learns = method_named(name).learns()
                 yield Search(space, name, seed, wanted.measurements, training if learns else None)
 
 
@@ -103,8 +103,10 @@ def _run(fold: Fold, search: Search, pieces: Pieces) -> Run:
 _mine: Pieces | None = None  # of a worker process
 
 
-def _open(folder: Path, paths: Sequence[Path]) -> None:
+def _open(folder: Path, paths: Sequence[Path], expected: str) -> None:
     global _mine
+    if program() != expected:
+        raise RuntimeError("the program was changed while it ran; start again")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets running pieces end
     _mine = Pieces(folder, load(paths))
 
@@ -118,7 +120,7 @@ def _each(pieces: Sequence[Training | Search], folder: Path, paths: Sequence[Pat
     """One item per finished piece. Interrupted, it waits for the pieces under way only."""
     if not pieces:
         return
-    with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _open, (folder, paths)) as pool:
+    with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _open, (folder, paths, program())) as pool:
         waiting, running = list(reversed(pieces)), set[Future[None]]()
         try:
             while waiting or running:
