@@ -164,7 +164,7 @@ def _from_file(file: Path) -> Recorded:
     """A Parquet file; what it is a recording of is said by a JSON sidecar and the names of its columns, and whatever a
     kernel.toml beside it says instead counts."""
     sidecar = _sidecar(file)
-    beside = _declared_beside(file, sidecar.get("params"))
+    beside = _declared_beside(file, sidecar)
     space = read_recorded(file, sidecar.get("params") or tuple(beside.get("parameters", ())) or None)
     text = json.dumps(_declaration(file, space, sidecar, beside))
     kernel = kernel_from_declaration(text, hashlib.sha256(text.encode()).hexdigest())
@@ -200,8 +200,8 @@ def _sidecar(file: Path) -> dict[str, Any]:
         raise KernelError(f"is not a recording's sidecar: {error}", file=path) from error
 
 
-def _declared_beside(file: Path, parameters: Sequence[str] | None) -> dict[str, Any]:
-    """Tables of ``<recording>.toml``, or of the folder's kernel.toml if its parameters are this recording's."""
+def _declared_beside(file: Path, sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of ``<recording>.toml``, or of the folder's kernel.toml if that is of this kernel."""
     for path in (file.with_suffix(".toml"), file.parent / "kernel.toml"):
         if not path.exists():
             continue
@@ -209,15 +209,23 @@ def _declared_beside(file: Path, parameters: Sequence[str] | None) -> dict[str, 
             tables = tomllib.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise KernelError(f"cannot be read: {error}", file=path) from error
-        if path.stem == file.stem or parameters is None or set(tables.get("parameters", parameters)) == {*parameters}:
+        if path.stem == file.stem or not sidecar or _is_about(tables, sidecar):
             return tables
     return {}
+
+
+def _is_about(tables: Mapping[str, Any], sidecar: Mapping[str, Any]) -> bool:
+    """A kernel.toml may lie beside recordings of several kernels."""
+    declared, recorded = {*tables.get("parameters", ())}, {*sidecar["params"]}
+    same_name = tables.get("name", sidecar.get("kernel")) == sidecar.get("kernel")
+    return declared == recorded or (same_name and declared <= recorded)
 
 
 def _declaration(
     file: Path, space: RecordedSpace, sidecar: Mapping[str, Any], beside: Mapping[str, Any]
 ) -> dict[str, Any]:
-    if {"parameters", "launch"} <= beside.keys():
+    """What is said beside the recording, over what its sidecar and names say."""
+    if {"name", "parameters", "launch"} <= beside.keys():
         return dict(beside)
     values = sidecar.get("param_values") or {}
     about = {
@@ -227,7 +235,10 @@ def _declaration(
         "param_values": {name: _values(values.get(name, ()), space, at) for at, name in enumerate(space.parameters)},
     }
     tables = tomllib.loads(kernel_toml(about, strict=False))
-    return {**tables, **beside, "parameters": {**tables["parameters"], **beside.get("parameters", {})}}
+    parameters = dict(tables["parameters"])
+    for name, own in beside.get("parameters", {}).items():
+        parameters[name] = {"values": parameters.get(name, []), **own} if isinstance(own, dict) else own
+    return {**tables, **beside, "parameters": parameters}
 
 
 def _values(declared: Sequence[Value], space: RecordedSpace, at: int) -> list[Value]:
