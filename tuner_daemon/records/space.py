@@ -253,11 +253,13 @@ class ParamSpace:
 
     def _listing_of(self, kernel: Kernel, problem: Mapping[str, Value], among: NDArray[np.integer]) -> Listed:
         """One part that holds the valid ones of these rows."""
-        rows = np.unique(among[self.valid(among)].astype(np.int16), axis=0)
+        rows = among[self.valid(among)].astype(np.int16)
         if not len(rows):
             raise self._empty(kernel, "the list of configurations", problem)
+        rows = rows[lexicographic(rows, self._counts)]
+        rows = rows[np.append(True, (rows[1:] != rows[:-1]).any(axis=1))]  # np.unique takes ten times as long
         self._among = frozenset(row.tobytes() for row in rows)
-        return Listed(tuple(range(len(self._names))), rows[lexicographic(rows, self._counts)])
+        return Listed(tuple(range(len(self._names))), rows)
 
     def _empty(self, kernel: Kernel, constraint: str, problem: Mapping[str, Value]) -> KernelError:
         at = ", ".join(f"{name} = {value!r}" for name, value in problem.items())
