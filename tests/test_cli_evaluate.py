@@ -44,6 +44,7 @@ def test_it_trains_on_the_first_and_searches_the_second(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert "best/optimum after" in done.output
+    assert max(map(len, done.output.splitlines())) <= 110
     found = json.loads(out.read_text())
     assert (found["format"], found["measurements"], found["seeds"]) == (1, 10, 2)
     assert found["folds"] == [

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -119,37 +120,42 @@ def show(found: Mapping[str, Any]) -> None:
 
 def _figures(part: Mapping[str, Any]) -> Table:
     after = list(next(iter(part["methods"].values()))["after"])
-    title = {"given": "as given"}.get(part["split"], f"one {part['split']} left out")
-    table = Table(
-        "best/optimum after",
-        *after,
-        "within 5 % by 50",
-        "median to 5 %",
-        "to 1 %",
-        title=f"{title}: {part['spaces']} spaces, geometric mean of medians",
-    )
+    what = {"given": "as given"}.get(part["split"], f"one {part['split']} left out")
+    title = f"{what}, {part['spaces']} spaces: best/optimum after n; share within 5 % by 50; n until there"
+    table = _table(title, "after", *after, "by 50", "to 5 %", "to 1 %")
     for name, row in part["methods"].items():
         needed = ["never" if n is None else f"{n:g}" for n in row["needed"].values()]
-        table.add_row(name, *(f"{row['after'][n]:.3f}" for n in after), f"{row['within']:.2f}", *needed)
+        table.add_row(_short(name), *(f"{row['after'][n]:.3f}" for n in after), f"{row['within']:.2f}", *needed)
     return table
 
 
 def _differences(part: Mapping[str, Any]) -> Table:
     """Paired: the same space and seed."""
     after = [n for n in next(iter(part["methods"].values()))["after"] if n in ("8", "32", "96")]
-    table = Table(
-        f"{REFERENCE} over", *after, "worst of the curves", title="paired ratios, standard error, where not worse"
-    )
+    title = f"{REFERENCE} over others, paired: ratio ± standard error, spaces where not worse"
+    table = _table(title, "after", *after, "worst")
     for other, row in part["against"].items():
         cells = [
-            f"{mean:.3f} ±{100 * (error - 1):.1f} % ({100 * share:.0f} %)"
+            f"{mean:.3f}±{100 * (error - 1):.1f}% {100 * share:.0f}%"
             for mean, error, share in (row["after"][n] for n in after)
         ]
-        table.add_row(other, *cells, f"{row['worst']['factor']:.3f} after {row['worst']['after']}")
+        table.add_row(_short(other), *cells, f"{row['worst']['factor']:.3f} after {row['worst']['after']}")
     for name, by in part["training_seeds"].items():
         cells = [f"{min(by[n]):.3f} to {max(by[n]):.3f}" for n in after]
-        table.add_row(f"{name}, by training seed", *cells, "", style="dim")
+        table.add_row(_short(name), *cells, "by training seed", style="dim")
     return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """One that fits into 80 columns."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    for at, column in enumerate(columns):
+        table.add_column(column, no_wrap=True, justify="right" if at else "left")
+    return table
+
+
+def _short(name: str) -> str:
+    return name.rpartition(":")[2]
 
 
 def _splits(text: str) -> list[str]:
