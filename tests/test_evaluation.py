@@ -150,7 +150,7 @@ def test_a_shape_is_left_out_of_the_kernel_that_has_others(tmp_path: Path) -> No
 
 # -- pieces -----------------------------------------------------------------------------------------------------
 
-FEW = Wanted(measurements=12, seeds=2, training_seeds=2, methods=("random", "prior", "full-policy"), policy_steps=0)
+FEW = Wanted(measurements=12, seeds=2, training_seeds=2, methods=("random", "prior", "no-policy"), policy_steps=0)
 
 
 @pytest.fixture

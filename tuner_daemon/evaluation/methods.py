@@ -124,8 +124,8 @@ METHODS: dict[str, Method] = {
         Method("policy", "the best by the prior of 256 proposals of the policy", _policy, prior=True, policy=True),
         Method("full", "a session as it is run", _full, prior=True, policy=True),
         Method("floor", "the same session without anything learned elsewhere", _floor),
-        Method("full-policy", "the full session without its policy", _without_policy, prior=True),
-        Method("full-prior", "the full session without its prior", _without_prior, policy=True),
+        Method("no-policy", "the full session without its policy", _without_policy, prior=True),
+        Method("no-prior", "the full session without its prior", _without_prior, policy=True),
     )
 }
 DEFAULT_METHODS = ("random", "cold", "prior", "policy", "full", "floor")
