@@ -7,7 +7,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Two at a time: tests start compilers and workers of their own.
 JOBS ?= 2
 
-.PHONY: help setup demo test check format lint types contracts soak docs bench gpu constraints clean
+.PHONY: help setup demo test check format lint types contracts soak sweep docs bench gpu constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -41,8 +41,11 @@ types: $(STAMP)
 contracts: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
-soak: $(STAMP) ## the long tests: kills, bursts, full disks
-	$(PYTEST) -m slow
+soak: $(STAMP) ## the long tests of the daemon: kills, bursts, full disks, hostile files; prints their figures
+	$(PYTEST) -m slow -rP tests/soak
+
+sweep: $(STAMP) ## the long tests of the rest: many configurations of every kernel, compiled and on the emulator
+	$(PYTEST) -n $(JOBS) -m slow --ignore tests/soak tests
 
 docs: $(STAMP) ## check that what the documents say is what the code does
 	$(PYTEST) tests/test_docs.py tests/test_project.py

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xgboost
 from numpy.typing import NDArray
+
+from cost_model.boosting import xgboost
 
 FAILURE_MARGIN = 0.5
 """A failure's score lies this many standard deviations below the slowest 5 % of its task."""
@@ -93,6 +94,11 @@ class Prior:
         booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
         return cls(booster, schema=schema, groups=groups, offset=offset, deviation=deviation)
 
+    @property
+    def width(self) -> int:
+        """Features that it was trained on."""
+        return int(self._booster.num_features())
+
     def score(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """(n,) standard deviations faster than the task's mean, from (n, d) features."""
         predicted: NDArray[np.float32] = self._booster.inplace_predict(x)
@@ -135,8 +141,10 @@ class Prior:
             )
         except (OSError, ValueError, KeyError, TypeError, RecursionError, xgboost.core.XGBoostError) as error:
             raise DamagedPriorError(f"{folder}: {error}") from error
-        if prior.schema != schema or metadata["format"] != _FORMAT:
+        if prior.schema != schema or metadata.get("format") != _FORMAT:
             raise DamagedPriorError(f"{folder}: made for features {prior.schema}, want {schema}")
+        if not np.isfinite([prior.offset, prior.deviation]).all():
+            raise DamagedPriorError(f"{folder}: offset and deviation are not finite")
         return prior
 
 

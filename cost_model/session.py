@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import xgboost
 from numpy.typing import NDArray
 
+from cost_model.boosting import xgboost
 from cost_model.metrics import rank_correlation
 from cost_model.prior import Prior
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -233,3 +235,8 @@ def test_top_k_regret_is_the_loss_of_measuring_only_the_k_predicted_best() -> No
     assert top_k_regret([0, 3, 1, 2], measured, 2) == pytest.approx(1.0)
     assert top_k_regret([0, 3, 1, 2], measured, 4) == pytest.approx(0.0)
     assert top_k_regret([3, 2, 1, 0], measured, 1) == float("inf")
+
+
+def test_the_cost_model_starts_without_estimators_that_nobody_uses() -> None:
+    code = "import sys, cost_model; assert 'sklearn' not in sys.modules; import sklearn"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

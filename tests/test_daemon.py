@@ -319,5 +319,35 @@ def test_a_full_disk_pauses_the_daemon_and_loses_nothing() -> None:
 def test_a_job_that_finds_the_disk_full_goes_back_to_the_queue() -> None:
     spool = ListSpool(["one"])
     daemon, _, _ = make(spool, ScriptedEngine({"one": DiskFullError("no space left")}))
-    daemon.serve_one()
+    with pytest.raises(DiskFullError):  # so that the loop waits before it takes another
+        daemon.serve_one()
     assert spool.incoming == ["one"]
+
+
+def test_a_disk_that_is_full_at_the_start_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    class FullSpool(ListSpool):
+        full = 3
+
+        def recover(self) -> None:
+            self.full -= 1
+            if self.full >= 0:
+                raise DiskFullError("no space left")
+            super().recover()
+
+    spool = FullSpool(["one"])
+    daemon, _, notes = make(spool, ScriptedEngine())
+    serve_until(daemon, lambda: len(spool.done) == 1)
+    assert (spool.recovered, spool.done) == (1, {"one": "job-one"})
+    assert notes.count("STATUS=waiting for disk space") == 3
+    assert len([record for record in caplog.records if "the disk is full" in record.message]) == 1
+
+
+def test_a_status_that_cannot_be_written_ends_no_job() -> None:
+    def full(facts: Mapping[str, Any]) -> None:
+        raise DiskFullError("no space left")
+
+    spool = ListSpool(["one"])
+    daemon, _, notes = make(spool, ScriptedEngine(), publish_status=full)
+    serve_until(daemon, lambda: len(spool.done) == 1)
+    assert spool.done == {"one": "job-one"}
+    assert notes[-1] == "STOPPING=1"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +20,11 @@ import pytest
 from tests.builds import CONFIGS, artifact, needs_nvrtc, one, refusal
 from tests.fakes import KERNEL_C, KERNEL_CU, spec_for, vector_add_kernel
 from tests.waiting import command_line, wait_until
+from tuner_daemon.builders import command
 from tuner_daemon.builders.cache import BuildCache, Compiled, Rejected
 from tuner_daemon.builders.compiling import Compilation, CompileUnit, CompilingBuilder, Decided
 from tuner_daemon.builders.gcc import GccBuilder
-from tuner_daemon.errors import MissingPartError
+from tuner_daemon.errors import BuildError, DiskFullError, MissingPartError
 from tuner_daemon.records.measurement import Failure
 
 
@@ -94,6 +98,42 @@ def test_a_compiler_that_runs_out_of_memory_is_not_remembered(cache: BuildCache,
     artifact(one(monkey, kernel, "cpu"))
     small.close()
     monkey.close()
+
+
+FULL_DISK = "echo 'as: /tmp/x.s: error: No space left on device' >&2; exit 1"
+
+
+def test_a_full_disk_under_the_compiler_is_no_candidates_failure(
+    cache: BuildCache, tmp_path: Path, fake_gcc: FakeGcc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = GccBuilder(cache, jobs=1, command=fake_gcc(FULL_DISK))
+    kernel = vector_add_kernel(tmp_path / "k")
+    with monkeypatch.context() as full:
+        full.setattr(command, "_is_nearly_full", lambda folder, n_bytes: True)
+        with pytest.raises(DiskFullError, match="No space left"):
+            one(builder, kernel, "cpu")
+    # A source that makes its compiler say so does not stop the daemon.
+    assert "No space left" in refusal(one(builder, kernel, "cpu"))
+    builder.close()
+
+
+def test_a_full_disk_for_temporary_files_is_no_candidates_failure(
+    gcc: GccBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = vector_add_kernel(tmp_path / "k")
+    for code, expected in ((errno.ENOSPC, DiskFullError), (errno.EIO, BuildError), (errno.EACCES, PermissionError)):
+        with monkeypatch.context() as broken:
+            broken.setattr(tempfile, "TemporaryDirectory", _raiser(OSError(code, os.strerror(code))))
+            with pytest.raises(expected):
+                one(gcc, kernel, "cpu")
+    artifact(one(gcc, kernel, "cpu"))
+
+
+def _raiser(error: Exception) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_building_begins_at_the_call(cache: BuildCache, tmp_path: Path, fake_gcc: FakeGcc) -> None:

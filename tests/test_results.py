@@ -30,10 +30,15 @@ DEFINES = "#define BLOCK 64\n#define WORK 2\n"
 
 @pytest.fixture
 def result(tmp_path: Path) -> Result:
+    return example_result(tmp_path)
+
+
+def example_result(folder: Path) -> Result:
+    """Of a kernel that is written into ``folder``."""
     best = Config.of({"BLOCK": 64, "WORK": 2})
     return Result(
         job="vector_add-0123456789ab",
-        spec=spec_for(vector_add_kernel(tmp_path / "kernel")),
+        spec=spec_for(vector_add_kernel(folder / "kernel")),
         verdict=Verdict.FASTER,
         reason="1.20 times as fast, 95 % interval 1.18 to 1.22",
         best=Published(best, 1e-4, (0.9e-4, 1.1e-4), 1.2, (1.18, 1.22), 0.7, 1e-7, "policy"),
@@ -113,6 +118,28 @@ def test_the_winning_source_builds_as_it_is(tmp_path: Path, result: Result) -> N
     user = tmp_path / "user.c"
     user.write_text('#include "config.h"\n#include "config.h"\nint block(void) { return BLOCK * WORK; }\n')
     subprocess.run([*command, f"-I{folder}", str(user)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_the_winning_source_comes_with_the_headers_of_its_folder(tmp_path: Path, result: Result) -> None:
+    kernel = tmp_path / "kernel"
+    (kernel / "parts").mkdir()
+    (kernel / "config.h").write_text('#include "parts/one.h"\n')
+    (kernel / "parts" / "one.h").write_text('#include "two.h"\n')
+    (kernel / "parts" / "two.h").write_text("#define TWO 2\n")
+    (kernel / "unused.h").write_text("#error not asked for\n")
+    source = result.spec.kernel.sources["cpu"].file
+    source.write_text(
+        f'#include "config.h"\n#include <stddef.h>\nint two(void) {{ return TWO; }}\n{source.read_text()}'
+    )
+    folder = ResultStore(tmp_path / "results", preamble=lambda *_: DEFINES).write(result, ROWS)
+    assert sorted(p.name for p in (folder / "include").rglob("*.h")) == ["config.h", "one.h", "two.h"]
+    assert "BLOCK" in (folder / "tuned_config.h").read_text(), "beside the source, config.h would be the kernel's own"
+    assert not (folder / "config.h").exists()
+    command = ["gcc", "-std=gnu11", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(tmp_path / "k.so")]
+    without = subprocess.run([*command, str(folder / "kernel.c")], check=False, capture_output=True, text=True)
+    assert "TWO" in without.stderr or "config.h" in without.stderr
+    subprocess.run([*command, f"-I{folder / 'include'}", str(folder / "kernel.c")], check=True)
 
 
 class _Page(HTMLParser):

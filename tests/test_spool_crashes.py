@@ -53,7 +53,7 @@ def _crash_at(patch: pytest.MonkeyPatch, n: int, after: bool) -> None:
         patch.setattr(module, name, wrap(getattr(module, name)))
 
 
-def _last_step(root: Path, clock: Clock, action: str) -> Callable[[], object]:
+def last_step(root: Path, clock: Clock, action: str) -> Callable[[], object]:
     """A daemon's life up to ``action``, which is returned."""
     spool = spool_at(root, clock)
     if action.startswith("recover"):
@@ -69,6 +69,7 @@ def _last_step(root: Path, clock: Clock, action: str) -> Callable[[], object]:
     ends: dict[str, Callable[[], object]] = {
         "finish": lambda: spool.finish(claimed, "j"),
         "fail": lambda: spool.fail(claimed, "why"),
+        "hold": lambda: spool.hold(claimed, "why"),
         "release": lambda: spool.release(claimed),
     }
     return ends[action]
@@ -89,8 +90,8 @@ def test_a_crash_at_any_step_leaves_the_spec_in_exactly_one_place(tmp_path: Path
         finished = []
         for after in (False, True):
             root, clock = tmp_path / f"{n}-{after}" / "spool", Clock()
-            name = _drop_kind(spool_at(root, clock), kind)
-            step = _last_step(root, clock, action)
+            name = drop_kind(spool_at(root, clock), kind)
+            step = last_step(root, clock, action)
             with pytest.MonkeyPatch.context() as patch:
                 _crash_at(patch, n, after)
                 try:
@@ -98,23 +99,23 @@ def test_a_crash_at_any_step_leaves_the_spec_in_exactly_one_place(tmp_path: Path
                     finished.append(True)
                 except _Crash:
                     crashes += 1
-            assert len(_specs(root, name)) == 1, f"crash {'after' if after else 'before'} step {n}"
+            assert len(places_of(root, name)) == 1, f"crash {'after' if after else 'before'} step {n}"
             spool = spool_at(root, clock)
             spool.recover()
-            where = _specs(root, name)
+            where = places_of(root, name)
             assert len(where) == 1
             assert where[0] != "active"
             assert all(path.name.endswith(".attempts") for path in (root / "active").iterdir())
             if where == ["incoming"]:
                 spool.finish(claim_first(spool, clock), "j")
-                assert _specs(root, name) == ["done"]
+                assert places_of(root, name) == ["done"]
         if len(finished) == 2:
             break
     assert crashes > 4
     assert finished
 
 
-def _drop_kind(spool: Spool, kind: str) -> str:
+def drop_kind(spool: Spool, kind: str) -> str:
     if kind == "folder":
         (spool.incoming / "a").mkdir()
         (spool.incoming / "a" / "spec.toml").write_text(SPEC)
@@ -125,7 +126,7 @@ def _drop_kind(spool: Spool, kind: str) -> str:
     return drop_spec(spool, text='[sources]\ncuda = "x.cu"\n').name
 
 
-def _specs(root: Path, name: str) -> list[str]:
+def places_of(root: Path, name: str) -> list[str]:
     return [state for state in STATES for path in (root / state).iterdir() if path.name == name]
 
 
@@ -179,5 +180,5 @@ def test_a_spool_that_copies_and_deletes_would_lose_specs(tmp_path: Path) -> Non
             try:
                 spool.claim(entry)
             except _Crash:
-                found.append(len(_specs(root, "a.toml")))
+                found.append(len(places_of(root, "a.toml")))
     assert 0 in found

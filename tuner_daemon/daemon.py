@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -88,14 +89,15 @@ class Daemon:
     _queue: Queue = field(init=False)
     _look_at_s: float = 0.0  # monotonic; until then the queue is served without looking at the folder
     _pending: list[Callable[[], None]] = field(default_factory=list)
+    _is_full: bool = False
 
     def __post_init__(self) -> None:
         self._queue = Queue(self.priority_of)
 
     def serve(self) -> None:
         """Returns when ``stop`` is set, or ``reload`` between two jobs. Raises DeviceError when the device is broken:
-        the service manager starts the daemon anew."""
-        self.spool.recover()
+        the service manager starts the daemon anew. A full disk is waited for, at the start as well."""
+        self._pending.append(self.spool.recover)
         self.notify("READY=1")
         self._idle()
         while not (self.stop.is_set() or self.reload.is_set()):
@@ -105,7 +107,7 @@ class Daemon:
                 self.wake.clear()
         if self.stop.is_set():
             self.notify("STOPPING=1")
-            self.publish_status({"state": "stopped"})
+            self._publish({"state": "stopped"})
 
     def _turn(self) -> bool:
         """A turn that a full disk turns into a pause: nothing is taken until what is pending has been written."""
@@ -113,11 +115,18 @@ class Daemon:
             while self._pending:
                 self._pending[0]()
                 del self._pending[0]
-            return self.serve_one()
+            served = self.serve_one()
         except DiskFullError as error:
-            logger.error("the disk is full; waiting for space: %s", error)
+            if not self._is_full:
+                logger.error("the disk is full; waiting for space: %s", error)
+            self._is_full = True
             self.notify("STATUS=waiting for disk space")
             return False
+        if self._is_full:
+            logger.info("there is space again")
+            self._is_full = False
+            self._idle()
+        return served
 
     def serve_one(self) -> bool:
         """One turn: the most urgent spec from ``incoming/`` to its end. False if nothing waits."""
@@ -154,9 +163,13 @@ class Daemon:
         except (InputError, TuningError, MissingPartError) as error:
             logger.warning("%s: failed: %s", claimed.name, error)
             self._settle(partial(self.spool.fail, claimed, str(error)))
-        except (JobInterruptedError, DiskFullError) as pause:
+        except JobInterruptedError as pause:
             logger.info("%s: back to the queue: %s", claimed.name, pause)
             self._settle(partial(self.spool.release, claimed))
+        except DiskFullError as pause:
+            logger.info("%s: back to the queue: %s", claimed.name, pause)
+            self._settle(partial(self.spool.release, claimed))
+            raise
         except DeviceError:
             logger.exception("%s: the device is broken", claimed.name)
             raise
@@ -189,10 +202,15 @@ class Daemon:
             state = f"{name}: {progress.phase}, {progress.measured} of {progress.budget} measured"
             self.notify(f"STATUS={state}")
             running = {**asdict(progress), "speedup": progress.speedup, "spec": name}
-            self.publish_status({"state": "tuning", "running": running, "left_in_incoming": self.spool.left})
+            self._publish({"state": "tuning", "running": running, "left_in_incoming": self.spool.left})
 
         return observe
 
     def _idle(self) -> None:
         self.notify("STATUS=waiting for specs")
-        self.publish_status({"state": "waiting", "running": None, "left_in_incoming": self.spool.left})
+        self._publish({"state": "waiting", "running": None, "left_in_incoming": self.spool.left})
+
+    def _publish(self, facts: Mapping[str, Any]) -> None:
+        """On a full disk the status stays as it was: no job ends, and no daemon, because nobody can be told of it."""
+        with suppress(DiskFullError):
+            self.publish_status(facts)

@@ -64,6 +64,10 @@ class DeviceError(TunerError):
     """The device itself is broken: the canary kernel fails, or the driver is gone."""
 
 
+class BuildError(TunerError):
+    """The disk fails under a compiler or the build cache: nothing can be said of any candidate."""
+
+
 class LogError(TunerError):
     """The measurement log cannot be written, or cannot be trusted."""
 

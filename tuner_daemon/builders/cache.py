@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner_daemon.errors import DiskFullError, MissingPartError
+from tuner_daemon.errors import BuildError, DiskFullError, MissingPartError
 
 _TEMPORARY = ".tmp-"
 _ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that is gone
@@ -54,6 +54,14 @@ class Cached:
     spill_bytes: int | None
 
 
+def raise_for_disk(error: OSError, what: str) -> None:
+    """Raises DiskFullError or BuildError if it is the disk that failed."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise DiskFullError(f"{what}: {error}; free some space") from error
+    if error.errno == errno.EIO:
+        raise BuildError(f"{what}: {error}") from error
+
+
 class BuildCache:
     """``<folder>/<2 hex>/<key>.bin`` and ``.json``, each written beside its place and renamed into it.
 
@@ -87,7 +95,7 @@ class BuildCache:
         return found
 
     def put(self, key: str, compiled: Compiled) -> Cached:
-        """Raises DiskFullError, MissingPartError if the folder cannot be written."""
+        """Raises DiskFullError, MissingPartError if the folder cannot be written, BuildError if the disk fails."""
         facts = {name: getattr(compiled, name) for name in _FACTS if name != "sha256"}
         facts["sha256"] = hashlib.sha256(compiled.binary).hexdigest()
         self._write(self._file(key, "bin"), compiled.binary)
@@ -96,7 +104,7 @@ class BuildCache:
         return Cached(self._file(key, "bin"), **facts)
 
     def put_rejected(self, key: str, rejected: Rejected) -> None:
-        """Raises DiskFullError, MissingPartError if the folder cannot be written."""
+        """Raises as ``put`` does."""
         self._write(self._file(key, "json"), json.dumps({"detail": rejected.detail}).encode())
         self._trim()
 
@@ -119,8 +127,7 @@ class BuildCache:
         try:
             self._replace(file, content)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFullError(f"build cache {self.folder}: {error}; free some space") from error
+            raise_for_disk(error, f"build cache {self.folder}")
             raise MissingPartError(f"build cache {self.folder}: {error}; make the folder writable") from error
 
     def _replace(self, file: Path, content: bytes) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from tuner_daemon.builders.cache import BuildCache, Compiled, Rejected
+from tuner_daemon.builders.cache import BuildCache, Compiled, Rejected, raise_for_disk
 from tuner_daemon.builders.compiling import Compilation, CompileUnit, CompilingBuilder
-from tuner_daemon.builders.diagnostics import first_errors, is_passing
+from tuner_daemon.builders.diagnostics import first_errors, is_passing, speaks_of_full_disk
 from tuner_daemon.builders.processes import CompilerRun, Ended, Limits
-from tuner_daemon.errors import MissingPartError
+from tuner_daemon.errors import DiskFullError, MissingPartError
 
 _IDENTIFY = Limits(timeout_s=20.0)
 
@@ -50,7 +52,7 @@ class CommandBuilder(CompilingBuilder):
 
     def _ask(self, arguments: Sequence[str]) -> str:
         """What the compiler says about itself. Raises MissingPartError if it does not answer."""
-        with tempfile.TemporaryDirectory(prefix="tunerd-ask-") as folder:
+        with _blaming_the_disk(), tempfile.TemporaryDirectory(prefix="tunerd-ask-") as folder:
             ended = CompilerRun().run([self.command, *arguments], folder=Path(folder), limits=_IDENTIFY)
         if ended.returncode != 0:
             said = "took too long" if ended.timed_out else first_errors(ended.output, lines=2)
@@ -72,6 +74,11 @@ class CommandCompilation:
         self._run.stop()
 
     def run(self) -> Compiled | Rejected:
+        """Raises DiskFullError, BuildError, OSError if the folder for temporary files cannot be used."""
+        with _blaming_the_disk():
+            return self._run_in_stage()
+
+    def _run_in_stage(self) -> Compiled | Rejected:
         builder, started = self._builder, time.monotonic()
         with tempfile.TemporaryDirectory(prefix="tunerd-build-", ignore_cleanup_errors=True) as folder:
             stage = Path(folder)
@@ -89,12 +96,28 @@ class CommandCompilation:
         name, limits = Path(self._builder.command).name, self._builder.limits
         if ended.timed_out:
             return Rejected(f"{name} was stopped after {limits.timeout_s:g} s", build_s, lasting=False)
+        if speaks_of_full_disk(ended.output) and _is_nearly_full(stage, limits.output_bytes):
+            raise DiskFullError(f"{name}: {first_errors(ended.output, lines=1)}; free some space")
         said = first_errors(ended.output.replace(f"{stage}/headers/", "").replace(f"{stage}/", ""))
         if said and not is_passing(ended.output):
             return Rejected(said, build_s)
         bounds = f"{limits.memory_bytes >> 20} MiB of memory and {limits.output_bytes >> 20} MiB of output"
         detail = f"{name} ended with status {ended.returncode} within {bounds}: {said or 'no message'}"
         return Rejected(detail, build_s, lasting=False)
+
+
+@contextmanager
+def _blaming_the_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise_for_disk(error, "the folder for temporary files")
+        raise
+
+
+def _is_nearly_full(folder: Path, n_bytes: int) -> bool:
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize < n_bytes
 
 
 def _write_headers(unit: CompileUnit, folder: Path) -> None:

@@ -12,6 +12,7 @@ _PASSING = re.compile(
     r"terminated|signal|file size limit|cannot allocate|resource temporarily|cannot execute",
     re.IGNORECASE,
 )
+_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ def first_errors(output: str, *, lines: int = 6, limit: int = 1200) -> str:
 def is_passing(output: str) -> bool:
     """The failure came from the machine's limits or the compiler itself, not (surely) from the source."""
     return bool(_PASSING.search(output)) or not _ERROR.search(output)
+
+
+def speaks_of_full_disk(output: str) -> bool:
+    """What a compiler says on a full disk; a source can make it say so as well."""
+    return bool(_FULL.search(output))
 
 
 def ptxas_usage(output: str, symbol: str) -> Usage:

@@ -155,13 +155,14 @@ def retrain(as_json: Json = False, settings_file: SettingsFile = None) -> None:
 
 @app.command()
 def collect(
-    plan: Annotated[Path, typer.Argument(help="A plan: [[task]] tables with template, problem and count")],
+    plan: Annotated[Path, typer.Argument(help="A plan: [[task]] tables with template, problems and count")],
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0.0, help="Stop after so long.")] = None,
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure widely and without bias, for pretraining. A second call goes on where the first one stopped."""
     from tuner_daemon.cli.workshop import run_collect
 
-    run_collect(_settings(settings_file), plan, say=lambda line: print(line, file=sys.stderr))
+    run_collect(_settings(settings_file), plan, lambda line: print(line, file=sys.stderr), seconds)
 
 
 @app.command(cls=ManyPaths)
@@ -214,16 +215,34 @@ def log_stats(as_json: Json = False, settings_file: SettingsFile = None) -> None
 @log_app.command("verify")
 def log_verify(as_json: Json = False, settings_file: SettingsFile = None) -> None:
     """Read every part and compare it with its checksum."""
-    damaged = [str(part) for part in _log(settings_file).verify()]
-    lines = [f"damaged: {part}" for part in damaged] or ["every part is whole"]
-    _print({"damaged": damaged} if as_json else "\n".join(lines))
+    log = _log(settings_file)
+    damaged = log.verify()
+    facts = {
+        "parts": len(log.part_names()),
+        "damaged": damaged,
+        "skipped": dict(log.skipped),
+        "unverified": log.unverified(),
+    }
+    lines = [
+        *(f"damaged: {part}: {reason}" for part, reason in damaged.items()),
+        *(f"skipped: {part}: {reason}" for part, reason in log.skipped.items()),
+        *(f"no manifest, page checksums only: {part}" for part in log.unverified()),
+        f"{facts['parts']} parts, {'every one is whole' if not damaged else f'{len(damaged)} damaged'}",
+    ]
+    _print(facts if as_json else "\n".join(lines))
     raise typer.Exit(1 if damaged else 0)
 
 
 @log_app.command("compact")
-def log_compact(settings_file: SettingsFile = None) -> None:
+def log_compact(as_json: Json = False, settings_file: SettingsFile = None) -> None:
     """Merge small parts into large ones."""
-    _log(settings_file).compact()
+    report = _log(settings_file).compact()
+    if as_json:
+        _print({"merged": report.merged, "written": report.written, "rows": report.rows})
+    elif report.merged:
+        _print(f"{report.merged} parts merged into {report.written}, {report.rows} rows")
+    else:
+        _print("nothing to merge")
 
 
 @log_app.command("export")

@@ -107,19 +107,23 @@ class Workshop:
         )
 
     def models(self) -> Models:
-        """The models of the store's current version, read again when that has changed."""
+        """The models of the store's current version, read again when that has changed. If they cannot be used, such as
+        after a change of the features, the latest earlier ones that can."""
         if self._models.version and self.store.current_version() == self._models.version:
             return self._models
-        current = self.store.current()
-        if current is None:
-            return Models()
-        if current.version != self._models.version:
+        for stored in self.store.whole():
+            if stored.version == self._models.version:
+                return self._models
             try:
-                self._models = Models(current.version, load_policy(current.folder), load_prior(current.folder))
-                logger.info("models %s loaded", current.version)
+                self._models = Models(stored.version, load_policy(stored.folder), load_prior(stored.folder))
             except ModelError as error:
-                logger.warning("models %s are not used: %s", current.version, error)
-                self._models = Models()
+                if self.store.damaged.get(stored.version) != str(error):
+                    logger.warning("models %s are not used: %s", stored.version, error)
+                self.store.damaged[stored.version] = str(error)
+            else:
+                logger.info("models %s loaded", stored.version)
+                return self._models
+        self._models = Models()
         return self._models
 
     def lease(self, request: DeviceRequest, wait: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -204,8 +208,9 @@ def run_retrain(settings: Settings) -> Any:
     return report
 
 
-def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> None:
-    """Works through a collection plan: the problems of one kernel together, so that each candidate is built once."""
+def run_collect(settings: Settings, plan: Path, say: Callable[[str], None], seconds: float | None = None) -> None:
+    """Works through a collection plan: the problems of one kernel together, so that each candidate is built once. Stops
+    after so many seconds; the same call goes on there."""
     from itertools import groupby
 
     from tuner_daemon.collect import Wanted, collect
@@ -213,17 +218,25 @@ def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> N
     from tuner_daemon.records.space import ParamSpace
     from tuner_daemon.records.task import Task
 
+    stop_at = None if seconds is None else time.monotonic() + seconds
+
+    def stop() -> bool:
+        return stop_at is not None and time.monotonic() > stop_at
+
     with Workshop(settings) as workshop:
         planned = load_plan(plan, template_dirs=template_dirs(settings), default_device=default_device(settings))
         spaced = [(item, ParamSpace(item.spec.kernel, item.spec.problem)) for item in planned]
         for _, group in groupby(spaced, lambda pair: pair[0].binaries + pair[1].sha256):
             items = list(group)
             first = items[0][0]
+            if stop():
+                say(f"stopped before {first.spec.kernel.name} at {len(items)} problems: the time is up")
+                break
             with workshop.lease(first.spec.device, _wait):
                 parts = workshop.parts_for(first.spec.device)
                 device = parts.runner.device_for(first.spec)
                 wanted = [Wanted(Task(item.spec, space, device), item.job, item.timeout_s) for item, space in items]
-                done = collect(wanted, parts, first.count, first.seed)
+                done = collect(wanted, parts, first.count, first.seed, stop=stop)
             rate = 60 * done.measured / max(done.wall_s, 1e-9)
             say(
                 f"{first.spec.kernel.name} at {len(items)} problems: {done.measured} measured in {done.wall_s:.1f} s, "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cost_model import DamagedPriorError, Prior, SessionModel
 from tuner_daemon.errors import ModelError
-from tuner_daemon.learning.features import FEATURE_SCHEMA, features
+from tuner_daemon.learning.features import FEATURE_NAMES, FEATURE_SCHEMA, features
 from tuner_daemon.learning.quantities import problem_numbers
 from tuner_daemon.records.measurement import Measurement, Outcome, Timing
 from tuner_daemon.records.space import Config
@@ -21,9 +21,12 @@ from tuner_daemon.records.task import Task
 def load_prior(folder: Path) -> Prior:
     """Raises ModelError if the folder holds no usable prior for the present features."""
     try:
-        return Prior.load(folder, schema=FEATURE_SCHEMA)
+        prior = Prior.load(folder, schema=FEATURE_SCHEMA)
     except DamagedPriorError as error:
         raise ModelError(f"cost model {error}") from error
+    if prior.width != len(FEATURE_NAMES):
+        raise ModelError(f"cost model {folder}: made for {prior.width} features, want {len(FEATURE_NAMES)}")
+    return prior
 
 
 def anchor_log_s(task: Task) -> float:

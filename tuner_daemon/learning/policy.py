@@ -108,11 +108,13 @@ def _check_shapes(folder: Path, weights: Weights) -> None:
     missing = sorted(set(TENSORS) - set(weights))
     if missing:
         raise ModelError(f"policy {folder}: lacks {', '.join(missing)}")
-    hidden = weights["b0"].size
-    want = {"mean": (STATE_SIZE,), "scale": (STATE_SIZE,), "w0": (hidden, STATE_SIZE), "w_mu": (1, weights["b1"].size)}
+    first, second = weights["b0"].size, weights["b1"].size
+    states, hidden = (STATE_SIZE,), {"w0": (first, STATE_SIZE), "b0": (first,), "w1": (second, first), "b1": (second,)}
+    want = {"mean": states, "scale": states, **hidden, "w_mu": (1, second), "b_mu": (1,), "std": (1,)}
     for name, shape in want.items():
-        if weights[name].shape != shape:
-            raise ModelError(f"policy {folder}: {name} has shape {weights[name].shape}, want {shape}")
+        if weights[name].shape != shape or weights[name].dtype.kind != "f":
+            found = f"{weights[name].dtype} {weights[name].shape}"
+            raise ModelError(f"policy {folder}: {name} is {found}, want floats {shape}")
     if not all(np.isfinite(weights[name]).all() for name in TENSORS):
         raise ModelError(f"policy {folder}: weights are not finite")
 

@@ -46,6 +46,13 @@ class FsyncError(OSError):
     """fsync failed: whether the data is on disk is unknown, and asking again would not tell."""
 
 
+def need_room(folder: Path, n_bytes: int) -> None:
+    """Raises OSError (ENOSPC) if the file system has less left: better than to begin what cannot be kept."""
+    status = os.statvfs(folder)
+    if status.f_bavail * status.f_frsize < n_bytes:
+        raise OSError(errno.ENOSPC, f"less than {n_bytes >> 10} KiB left", str(folder))
+
+
 class Guard:
     """Turns operating-system errors into the caller's exception.
 

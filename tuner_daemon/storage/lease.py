@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tuner_daemon.errors import SpoolError
+from tuner_daemon.storage import files
 
 
 @contextmanager
@@ -16,19 +17,18 @@ def device_lease(folder: Path, kind: str, index: int, wait: Callable[[str], None
     """Holds the device for the body. While another process of this host has it, ``wait`` is called again and again with
     the other's process id: it sleeps, says so, or raises to give up.
 
-    A flock(2): the kernel releases it when the holder dies, so that no stale lease can exist. Raises SpoolError if the
-    folder cannot be used.
+    A flock(2): the kernel releases it when the holder dies, so that no stale lease can exist. Raises DiskFullError,
+    SpoolError if the folder cannot be used.
     """
-    try:
+    with files.Guard(SpoolError)(f"lease of {kind} {index}"):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / f"{kind}-{index}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
-    except OSError as error:
-        raise SpoolError(f"lease of {kind} {index}: {error}; make the folder writable") from error
     try:
         while not _locked(descriptor):
             wait(os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown")
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk those who wait will not see whom they wait for
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 KEPT = 3
 SUFFIXES = (".safetensors", ".ubj", ".json")
 _MANIFEST, _CURRENT, _HISTORY = "manifest.json", "current", "promoted.json"
+_MANIFEST_BYTES = 64 << 20  # it says how large the others are
 _VERSION = re.compile(r"[0-9]{8}T[0-9]{12}Z-[0-9a-f]{8}")
 
 
@@ -54,14 +55,7 @@ class ModelStore:
 
         Raises ModelError for a file name or format that is not stored, DiskFullError.
         """
-        for name in contents:
-            if (
-                Path(name).suffix not in SUFFIXES
-                or Path(name).name != name
-                or name.startswith(".")
-                or name == _MANIFEST
-            ):
-                raise ModelError(f"model file {name!r}: want a plain name that ends in {', '.join(SUFFIXES)}")
+        _check_names(contents)
         created_at = _now()
         digest = hashlib.sha256(b"".join(contents[name] for name in sorted(contents)) + uuid.uuid4().bytes).hexdigest()
         version = f"{created_at:%Y%m%dT%H%M%S%fZ}-{digest[:8]}"
@@ -96,14 +90,19 @@ class ModelStore:
 
     def current(self) -> StoredModel | None:
         """The champion; if it is damaged the latest earlier one that is not; None if there is none."""
+        return next(self.whole(), None)
+
+    def whole(self) -> Iterator[StoredModel]:
+        """The champion and then the earlier ones, latest first, without those that are damaged."""
         for version in self._candidates():
             try:
-                return self.load(version)
+                stored = self.load(version)
             except ModelError as error:
                 if self.damaged.get(version) != str(error):
                     logger.error("model %s is damaged, falling back: %s", version, error)
                 self.damaged[version] = str(error)
-        return None
+            else:
+                yield stored
 
     def current_version(self) -> str | None:
         """What the link names, without looking at it: cheap enough to ask between two jobs."""
@@ -119,8 +118,11 @@ class ModelStore:
         if not _VERSION.fullmatch(version):
             raise ModelError(f"{version!r} is not the name of a model version")
         try:
-            manifest = _checked(json.loads(files.read_regular(folder / _MANIFEST)))
-            contents = {name: files.read_regular(folder / name) for name in manifest["files"]}
+            manifest = _checked(json.loads(files.read_regular(folder / _MANIFEST, _MANIFEST_BYTES)))
+            _check_names(manifest["files"])
+            contents = {
+                name: files.read_regular(folder / name, facts["bytes"]) for name, facts in manifest["files"].items()
+            }
             created_at = datetime.fromisoformat(manifest["created_at"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(f"model {version}: {error}") from error
@@ -158,6 +160,13 @@ class ModelStore:
         for temp in self.folder.glob(".*.tmp"):
             if temp.name[1:] < older_than:
                 files.remove(temp)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        plain = Path(name).name == name and not name.startswith(".") and name != _MANIFEST
+        if not plain or Path(name).suffix not in SUFFIXES:
+            raise ModelError(f"model file {name!r}: want a plain name that ends in {', '.join(SUFFIXES)}")
 
 
 def _now() -> datetime:

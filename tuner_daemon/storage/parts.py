@@ -13,7 +13,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,9 @@ class Manifest:
             body = json.loads(text)
             if body.pop("digest") != _digest(body):
                 raise DamagedPartError("its manifest is damaged")
-            known = {item.name: body[item.name] for item in fields(cls)}  # a later release may have added some
-            return cls(**{**known, "jobs": tuple(body["jobs"]), "inputs": tuple(body["inputs"])})
+            # A later release may have written more than this one knows, an earlier one less.
+            known = {item.name: body[item.name] for item in fields(cls) if item.name in body or item.default is MISSING}
+            return cls(**{**known, "jobs": tuple(body["jobs"]), "inputs": tuple(body.get("inputs", ()))})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedPartError(f"its manifest is damaged: {error}") from error
 
@@ -200,7 +201,7 @@ def _verified_file(part: Part) -> Any:
         if hashlib.sha256(data).hexdigest() != part.manifest.sha256:
             raise DamagedPartError("its SHA-256 is not the one in its manifest")
     file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-    version = int((file.metadata.metadata or {}).get(_VERSION_FIELD, b"1"))
+    version = int((file.metadata.metadata or {}).get(_VERSION_FIELD, schema.FIRST_VERSION))
     if schema.is_newer(version):
         raise NewerPartError(f"schema version {version}")
     if absent := set(schema.REQUIRED) - set(file.schema_arrow.names):

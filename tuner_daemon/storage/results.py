@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner_daemon.errors import SpoolError
+from tuner_daemon.records import includes
 from tuner_daemon.records.kernel import Parameter, Value
 from tuner_daemon.records.measurement import Measurement, Outcome
 from tuner_daemon.records.result import Published, Result
@@ -51,7 +52,14 @@ class ResultStore:
             raise ValueError("a ResultStore without a preamble only reads")
         spec = result.spec
         defines = self._preamble(spec.kernel.parameters, result.best.config, spec.problem)
-        return write_result(self.folder, result, defines=defines, source=winning_source(result), rows=rows)
+        return write_result(
+            self.folder,
+            result,
+            defines=defines,
+            source=winning_source(result),
+            headers=winning_headers(result),
+            rows=rows,
+        )
 
 
 def write_result(
@@ -61,11 +69,13 @@ def write_result(
     defines: str,
     source: str | None,
     rows: Sequence[Measurement],
+    headers: Mapping[str, bytes] | None = None,
     build_log: str | None = None,
 ) -> Path:
     """Publishes ``results_dir/<job>`` and returns it.
 
-    ``defines`` are the winner's macros, ``source`` the kernel's text (None for a recorded kernel, which has none).
+    ``defines`` are the winner's macros, ``source`` the kernel's text (None for a recorded kernel, which has none),
+    ``headers`` the kernel's own by the names that the source includes them by: they go into ``include/``.
     Without ``build_log`` the rows say what failed. Raises DiskFullError, SpoolError.
     """
     # Imported here: reading a result must not cost a client the start of pyarrow.
@@ -74,14 +84,17 @@ def write_result(
     summary = result_json(result)
     contents = {
         "result.json": json.dumps(summary, indent=2, ensure_ascii=False).encode(),
-        "config.h": config_h(result, defines).encode(),
+        # Beside the source it would be taken for the kernel's own header of that name.
+        "tuned_config.h" if "config.h" in (headers or {}) else "config.h": config_h(result, defines).encode(),
         "report.html": report_html(summary, rows).encode(),
         "measurements.parquet": parts.encode(schema.to_table(rows)),
         "build.log": (failures_log(rows) if build_log is None else build_log).encode(errors="replace"),
     }
     if source is not None:
         suffix = _SUFFIX[result.spec.language]
-        contents[f"kernel{suffix}"] = f"{_banner(result)}{defines}\n{source}".encode(errors="surrogateescape")
+        hint = "// its headers are in include/: build with -Iinclude\n" if headers else ""
+        contents[f"kernel{suffix}"] = f"{_banner(result)}{hint}{defines}\n{source}".encode(errors="surrogateescape")
+        contents |= {f"include/{name}": text for name, text in (headers or {}).items()}
     with files.Guard(SpoolError)(f"result of {result.job}"):
         return _publish(results_dir, _checked_job(result.job), contents)
 
@@ -93,6 +106,7 @@ def _publish(results_dir: Path, job: str, contents: Mapping[str, bytes]) -> Path
     try:
         temp.mkdir()
         for name, data in contents.items():
+            (temp / name).parent.mkdir(parents=True, exist_ok=True)
             files.write_synced(temp / name, data)
         files.fsync_tree(temp)
         if target.exists():
@@ -214,6 +228,15 @@ def winning_source(result: Result) -> str | None:
     recorded space)."""
     source = result.spec.kernel.sources.get(result.spec.language)
     return None if source is None else source.file.read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def winning_headers(result: Result) -> dict[str, bytes]:
+    """The kernel folder's headers that the source needs, by the names that it includes them by."""
+    source = result.spec.kernel.sources.get(result.spec.language)
+    if source is None:
+        return {}
+    found = includes.headers(source.file, result.spec.kernel.folder)
+    return {name: includes.read(file).encode("utf-8", "surrogateescape") for name, file in found.items()}
 
 
 def config_h(result: Result, defines: str) -> str:

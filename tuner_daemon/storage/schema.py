@@ -91,6 +91,8 @@ SCHEMA = pa.schema(
 REQUIRED = ("key", "job", "kernel", "config", "outcome", "device_name", "started_at")
 """Without these a Parquet file is not a measurement log."""
 
+FIRST_VERSION = 1
+
 
 def _plain(value: object) -> object:
     if isinstance(value, np.generic):
@@ -210,27 +212,28 @@ def _clock_cells(clocks: Clocks) -> dict[str, Any]:
 
 
 def _measurement(row: Mapping[str, Any]) -> Measurement:
+    """What an earlier release did not write yet (all but REQUIRED) has a value that says so."""
     config = Config.of(from_json_map(row["config"]))
     return Measurement(
         job=row["job"],
         kernel=row["kernel"],
-        kernel_sha256=row["kernel_sha256"],
-        language=row["language"],
+        kernel_sha256=row["kernel_sha256"] or "",
+        language=row["language"] or "cuda",
         problem=from_json_map(row["problem"] or ()),
         config=config.as_dict(),
-        space_sha256=row["space_sha256"],
+        space_sha256=row["space_sha256"] or "",
         ran=_ran(row, config),
         device=_device(row),
-        round=row["round"],
-        proposal=Proposal(config, row["proposed_by"], row["predicted_log_s"]),
-        host=row["host"],
+        round=row["round"] or 0,
+        proposal=Proposal(config, row["proposed_by"] or "", row["predicted_log_s"]),
+        host=row["host"] or "",
         started_at=_utc(row["started_at"]),
         artifact=_artifact(row, config),
         baseline_median_s=row["baseline_median_s"],
-        policy_version=row["policy_version"],
-        cost_model_version=row["cost_model_version"],
-        source=row["source"],
-        schema_version=row["schema_version"],
+        policy_version=row["policy_version"] or "",
+        cost_model_version=row["cost_model_version"] or "",
+        source=row["source"] or "measured",
+        schema_version=row["schema_version"] or FIRST_VERSION,
     )
 
 
@@ -240,8 +243,8 @@ def _utc(moment: datetime) -> datetime:
 
 def _ran(row: Mapping[str, Any], config: Config) -> Ran:
     outcome, clocks = Outcome(row["outcome"]), _clocks(row)
-    if row["times_s"]:
-        times_s = tuple(row["times_s"])
+    if row["times_s"] or row["median_s"] is not None:
+        times_s = tuple(row["times_s"] or (row["median_s"],))
         return Timing(config, times_s, row["warm_median_s"], row["error_norm"], clocks, row["occupancy"], outcome)
     return Failure(config, outcome, row["detail"] or "", row["error_norm"], clocks, row["failure_build_s"])
 
@@ -318,6 +321,16 @@ def distinct(table: Any) -> Any:
 def take(table: Any, indices: Any) -> Any:
     """Rows by number. Arrow's own take is quadratic in the chunks of a table that came from many parts."""
     return table.combine_chunks().take(indices)
+
+
+def to_single(table: Any) -> Any:
+    """The table with its numbers of double precision rounded to single, which packs them into half the space; a
+    device's clock is no finer."""
+    for at, field in enumerate(table.schema):
+        if field.type in (pa.float64(), pa.list_(pa.float64())):
+            narrow = pa.float32() if field.type == pa.float64() else pa.list_(pa.float32())
+            table = table.set_column(at, field, table.column(at).cast(narrow).cast(field.type))
+    return table
 
 
 def is_newer(schema_version: int) -> bool:

@@ -28,6 +28,8 @@ STATES = ("incoming", "active", "done", "failed", "hold")
 MAX_ATTEMPTS = 2
 QUEUE_LIMIT = 10_000
 MAX_REFUSALS = 64
+ROOM_BYTES = 2 << 20
+"""A job's rows, result and binaries fit into it; with less left on the disk none is begun."""
 _LOCK, _LOCK_ATTEMPTS = ".lock", 5
 
 
@@ -164,6 +166,7 @@ class Spool:
         """Takes the spec to active/ and counts the attempt, before anything runs. None if it has gone, or if it turned
         out to be none, which is then in failed/. Raises DiskFullError; the spec is in incoming/ still."""
         with self._guard(f"claim {entry.name}"):
+            files.need_room(self.root, ROOM_BYTES)
             place = self._take(entry)
             if place is None:
                 return None
@@ -264,12 +267,14 @@ class Spool:
         attempts = self._attempts_file(source)
         files.publish_bytes(folder / f"{name}{suffix}", f"{text}\n".encode(errors="replace"))
         files.move(source, folder / name)
-        attempts.unlink(missing_ok=True)
-        files.remove(self._workplace(source.name))
+        with suppress(OSError):  # the spec has its place; what is left behind goes at the next start
+            attempts.unlink(missing_ok=True)
+            files.remove(self._workplace(source.name))
 
     def _back(self, place: Path) -> None:
         files.move_into(self.incoming, place, place.name)
-        files.remove(self._workplace(place.name))
+        with suppress(OSError):
+            files.remove(self._workplace(place.name))
 
     def _workplace(self, name: str) -> Path:
         return self.root / "active" / f".{name}.work"

@@ -1,0 +1,31 @@
+"""``tunerd`` with a witness: ``python -m tests.soak.witness FILE serve …`` appends to FILE, a JSON line a row, what the
+log has acknowledged."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from unittest import mock
+
+from tuner_daemon.cli import main
+from tuner_daemon.records.measurement import Measurement
+from tuner_daemon.storage.log import ParquetLog
+
+
+def run() -> None:
+    witness = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    append = ParquetLog.append
+
+    def witnessed(log: ParquetLog, rows: Sequence[Measurement]) -> None:
+        append(log, rows)
+        lines = [json.dumps([row.key, row.job, row.ran.config.key]) + "\n" for row in rows]
+        os.write(witness, "".join(lines).encode())
+
+    with mock.patch.object(ParquetLog, "append", witnessed):
+        main()
+
+
+if __name__ == "__main__":
+    run()
