@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tuner_daemon.errors import InputError, KernelError
 from tuner_daemon.intake.kernels import kernel_from_declaration
 from tuner_daemon.learning.dataset import TaskRows, group, usable
+from tuner_daemon.learning.screening import screen
 from tuner_daemon.records.kernel import Kernel, Value
 from tuner_daemon.records.measurement import Outcome
 from tuner_daemon.records.space import ParamSpace
@@ -151,8 +152,10 @@ def _with_names(spaces: list[Recorded]) -> list[Recorded]:
 
 
 def _from_log(folder: Path) -> Iterator[Recorded]:
+    """Of the rows that a retrain job would learn from."""
     log = ParquetLog(folder)
-    for rows in group(log.read().to_pylist(), resolver(log)):
+    kernel_of = resolver(log)
+    for rows in group(screen(log.read().to_pylist(), kernel_of).rows, kernel_of):
         sizes = " ".join(str(value) for value in rows.problem.values())
         yield Recorded(f"{rows.kernel.name} {sizes} on {rows.device.name}", rows)
 
