@@ -61,7 +61,8 @@ def standardise(log_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], float,
 
 
 class Prior:
-    """A trained prior: a few boosters that are averaged. ``schema`` names the features it was made for, ``groups`` what it has seen (kernel families)."""
+    """A trained prior: a few boosters that are averaged. ``schema`` names the features it was made for, ``groups`` what
+    it has seen (kernel families)."""
 
     def __init__(
         self,

@@ -160,6 +160,19 @@ def test_the_spread_is_what_predictions_were_wrong_by(prior: Prior) -> None:
     assert spreads[1] > 1.5 * spreads[0]
 
 
+def test_a_fit_does_not_depend_on_the_fits_before_it(prior: Prior) -> None:
+    """Nor where the rows of an earlier fit are not the first of a later one."""
+    x = points(64, 5)
+    log_s = surface(x)
+    anew, again, other = (SessionModel(prior, trusted=True) for _ in range(3))
+    again.fit(x[:20], log_s[:20])
+    other.fit(x[40:60], log_s[40:60])
+    for model in (anew, again, other):
+        model.fit(x[:40], log_s[:40])
+    assert np.array_equal(anew.predict(x), again.predict(x))
+    assert np.array_equal(anew.predict(x), other.predict(x))
+
+
 def test_a_refit_takes_less_than_a_tenth_of_a_second_however_much_was_measured(prior: Prior) -> None:
     """Fifty milliseconds are wanted; see benchmarks.model_costs. A busy machine gets some patience."""
     x = points(600, 5)
