@@ -200,9 +200,11 @@ class ParamSpace:
     def indices(self, configs: Sequence[Config]) -> NDArray[np.int32]:
         """(n, d) positions of the values in their declared order. Raises KernelError for a value not declared."""
         rows = np.empty((len(configs), len(self._names)), dtype=np.int32)
+        names = self._names
         try:
-            for j, (name, position) in enumerate(zip(self._names, self._position, strict=True)):
-                rows[:, j] = [position[c.values[j] if c.names == self._names else c[name]] for c in configs]
+            values = [c.values if c.names == names else tuple(c[name] for name in names) for c in configs]
+            for j, (position, column) in enumerate(zip(self._position, zip(*values, strict=True), strict=bool(values))):
+                rows[:, j] = list(map(position.__getitem__, column))
         except (KeyError, ValueError, IndexError) as error:
             raise KernelError(f"is not of this space ({error})", file=self._file, key="configuration") from error
         return rows
