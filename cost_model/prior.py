@@ -108,7 +108,7 @@ class Prior:
     @property
     def width(self) -> int:
         """Features that it was trained on."""
-        return int(self._booster.num_features())
+        return max(int(booster.num_features()) for booster in self._boosters)
 
     def score(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """(n,) standard deviations faster than the task's mean, from (n, d) features."""
