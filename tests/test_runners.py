@@ -158,12 +158,13 @@ class TestCpuRunner(RunnerContract):
         self, runner: Runner, builder: Builder, task: Task
     ) -> None:
         artifact = self.artifact(builder, task, "right")
-        took_s = []
-        for _ in range(10):
+
+        def took_s() -> float:
             began = time.perf_counter()
             assert isinstance(runner.run(task, artifact, self.effort(samples=7)), Timing)
-            took_s.append(time.perf_counter() - began)
-        assert min(took_s) < 0.010
+            return time.perf_counter() - began
+
+        assert any(took_s() < 0.010 for _ in range(100)), "the machine may be busy with other tests"
 
 
 def sleeping() -> list[psutil.Process]:
@@ -350,12 +351,13 @@ def test_a_child_that_dies_says_how_and_what_it_had_printed() -> None:
 
 
 def test_a_replacement_starts_in_a_fraction_of_a_second() -> None:
-    took_s = []
-    for _ in range(3):
+    def took_s() -> float:
         began = time.perf_counter()
         child = Child("cpu", 0)
         child.request("hello", timeout_s=60.0)
-        took_s.append(time.perf_counter() - began)
+        took = time.perf_counter() - began
         child.close()
-    assert min(took_s) < 1.0
+        return took
+
+    assert any(took_s() < 1.0 for _ in range(10)), "the machine may be busy with other tests"
     assert workers() == []

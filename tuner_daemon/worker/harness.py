@@ -84,7 +84,7 @@ class Trial:
         count."""
         on_device(self._device.warm_up)  # checking may have been a pause
         checks = self.verification
-        times = list(checks.checked_s) if checks.first_launch_s > LONG_LAUNCH_S else []
+        times = list(checks.checked_s) if checks.shortest_s > LONG_LAUNCH_S else []
         slot = checks.placed(0)
         slot.reset()
         calls = [self._call(slot)]
@@ -253,7 +253,7 @@ def _measure(trial: Trial, aim: Aim, stop_at: float, note: Note, at_edge: Callab
     note(0, "checking")
     checks.before(enough=lambda: aim.is_settled(checks.checked_s))
     if aim.is_hopeless(checks.checked_s):
-        return _timing(trial, checks.checked_s)
+        return _timing(trial, [checks.shortest_s])
     if not aim.known:
         at_edge()
     if aim.is_behind(checks.checked_s):

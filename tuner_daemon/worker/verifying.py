@@ -81,7 +81,7 @@ class Verification:
         self._used: set[Slot] = set()
 
     @property
-    def first_launch_s(self) -> float:
+    def shortest_s(self) -> float:
         """The shortest of the launches that were checked."""
         return min(self.checked_s, default=math.inf)
 
