@@ -74,6 +74,11 @@ def collect(
             measured += place.measure(batch, built, on_each, stop)
             if stop():
                 break
+        if stop():
+            break
+    for place in places:
+        while place.bench.waiting and not stop():
+            measured += place.measure([], [], on_each, stop)
     device_s = sum(place.bench.device_s for place in places)
     return Collected(measured, time.monotonic() - began_s, device_s)
 
@@ -105,7 +110,7 @@ class Place:
         proposals, before = {p.config.key: p for p in batch}, len(self.done)
         self._follow_baseline(proposals, built, seen)
         items = [item for item in built if item.config.key in proposals and item.config.key not in self.done]
-        if items:
+        if items or self.bench.waiting:
             rows = self.bench.measure(Building(proposals, iter(items)), self._effort, 0, seen, stop)
             self.done |= {row.ran.config.key for row in rows}
         return len(self.done) - before
