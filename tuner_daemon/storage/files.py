@@ -258,10 +258,12 @@ def copy_regular(source: Path, target: Path, limit_bytes: int, mode: int) -> Non
         if status.st_size > limit_bytes:
             raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(source))
         os.fchmod(copy.fileno(), mode)
-        left = limit_bytes  # it may grow
-        while left > 0 and (block := file.read(min(left, 1 << 20))):
-            copy.write(block)
+        left = limit_bytes
+        while block := file.read(1 << 20):
             left -= len(block)
+            if left < 0:  # it has grown
+                raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(source))
+            copy.write(block)
         copy.flush()
         _fsync(copy.fileno(), target)
 
