@@ -22,17 +22,14 @@ from tests.fakes_session import (
 )
 from tuner_daemon.answers import NO_MODEL
 from tuner_daemon.errors import DeviceError, JobInterruptedError, TuningError
-from tuner_daemon.interfaces import Effort
 from tuner_daemon.measuring import Parts
 from tuner_daemon.plan import Plan
 from tuner_daemon.progress import Progress
 from tuner_daemon.records.device import Clocks
 from tuner_daemon.records.expression import Expression
-from tuner_daemon.records.kernel import Argument
-from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
+from tuner_daemon.records.measurement import Failure, Measurement, Outcome, Proposal, Timing
 from tuner_daemon.records.result import Verdict
 from tuner_daemon.records.space import Config
-from tuner_daemon.records.task import Task
 from tuner_daemon.session import holds, shortlist, tune
 from tuner_daemon.verdict import judge
 
@@ -154,37 +151,6 @@ def test_a_flat_landscape_is_not_called_faster() -> None:
     result = tune(scripted_task(baseline=SLOW), "job", parts(lambda _: 1e-3))
     assert result.verdict is not Verdict.FASTER
     assert result.best.config == result.baseline.config
-
-
-def test_equal_binaries_share_one_measurement() -> None:
-    runner = ScriptedRunner(lambda _: 1e-3)
-    task = scripted_task(measurements=12)
-    tune(task, "job", parts(runner=runner, builder=ScriptedBuilder(same_binary=True)))
-    assert len(runner.ran) == 12  # launched differently: block and grid follow from A and B
-    alike = ScriptedRunner(lambda _: 1e-3)
-    launch = type(task.spec.kernel.launch)((), (), task.spec.kernel.launch.shared_bytes)
-    object.__setattr__(task.spec.kernel, "launch", launch)
-    tune(task, "job", parts(runner=alike, builder=ScriptedBuilder(same_binary=True)))
-    assert len(alike.ran) == 1
-
-
-def test_equal_binaries_on_memory_of_other_sizes_are_no_twins() -> None:
-    task = scripted_task(measurements=12)
-    kernel = task.spec.kernel
-    launch = replace(kernel.launch, block=(), grid=())
-    scratch = Argument("s", "workspace", "float32", (Expression.parse("A"),))
-    kernel = replace(kernel, launch=launch, arguments=(*kernel.arguments, scratch))
-    sizes = set[int]()
-
-    class Noting(ScriptedRunner):
-        def run(self, task: Task, artifact: Artifact, effort: Effort) -> Ran:
-            sizes.add(int(artifact.config["A"]))
-            return super().run(task, artifact, effort)
-
-    runner = Noting(lambda _: 1e-3)
-    other = replace(task, spec=replace(task.spec, kernel=kernel))
-    tune(other, "job", parts(runner=runner, builder=ScriptedBuilder(same_binary=True)))
-    assert len(runner.ran) == len(sizes) > 1
 
 
 def test_a_device_with_its_own_cores_runs_while_the_next_round_is_chosen_and_built() -> None:
