@@ -42,7 +42,7 @@ contracts: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 soak: $(STAMP) ## the long tests of the daemon: kills, bursts, full disks, hostile files; prints their figures
-	$(PYTEST) -m slow -rP tests/soak
+	$(PYTEST) -n $(JOBS) -m slow -rP --durations=0 tests/soak
 
 sweep: $(STAMP) ## the long tests of the rest: many configurations of every kernel, compiled and on the emulator
 	$(PYTEST) -n $(JOBS) -m slow --ignore tests/soak tests

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.fakes_session import ListLog, NearestModel, ScriptedBuilder, ScriptedRunner, UniformPart, scripted_task
-from tuner_daemon.collect import BATCH, STRATUM_SHARE, Wanted, plan_of
+from tuner_daemon.collect import BATCH, PLACES, STRATUM_SHARE, Wanted, plan_of
 from tuner_daemon.collect import collect as collect_all
 from tuner_daemon.measuring import Parts
 from tuner_daemon.records.kernel import Parameter
@@ -94,14 +94,6 @@ def test_problems_of_one_kernel_share_their_binaries() -> None:
     assert again.measured == len(builder.asked) == len(log.measurements("two"))
 
 
-def test_asked_to_stop_it_ends_after_the_candidate_that_runs() -> None:
-    log, builder, task = ListLog(), Counting(), scripted_task()
-    wanted = [Wanted(task, "one"), Wanted(task, "two")]
-    collect_all(wanted, parts(log=log, builder=builder), None, seed=1, stop=lambda: True)
-    assert len(log.rows) == 1
-    assert len(builder.asked) <= BATCH
-
-
 def test_what_was_disturbed_is_run_once_more_also_at_the_end() -> None:
     shaken = Counter[str]()
 
@@ -141,3 +133,41 @@ def test_no_value_of_a_parameter_is_rare() -> None:
     drawn = task.space.sample(100, np.random.default_rng(3))
     assert min(Counter(c["A"] for c in drawn).get(v, 0) for v in range(1, 21)) < 1, "the draw alone has rare values"
     assert sum(p.proposed_by == "uniform" for p in chosen) > 60
+
+
+def test_a_baseline_outside_of_a_narrowed_space_is_measured_all_the_same() -> None:
+    task = scripted_task(baseline={"A": 1, "B": 1}, values=(2, 4, 8))
+    chosen = plan_of(task, None, seed=0)
+    assert chosen[0].proposed_by == "baseline"
+    assert chosen[0].config.as_dict() == {"A": 1, "B": 1}
+    assert len(chosen) == 1 + task.space.size
+
+
+def test_many_problems_are_measured_a_few_at_a_time() -> None:
+    """A worker keeps the inputs of a few: none is made anew for every batch."""
+    order: list[int] = []
+
+    class Noting(ScriptedRunner):
+        def run(self, task: Task, artifact: Artifact, effort: Any) -> Ran:
+            order.append(int(task.spec.problem["extra"]))
+            return super().run(task, artifact, effort)
+
+    task, log = scripted_task(), ListLog()
+    many = [
+        Wanted(Task(replace(task.spec, problem={"extra": n}), task.space, task.device), f"job {n}")
+        for n in range(2 * PLACES + 1)
+    ]
+    done = collect_all(many, parts(runner=Noting(), log=log), 2 * BATCH, seed=1)
+    assert done.measured == len(log.rows) == len(many) * len(plan_of(task, 2 * BATCH, 1))
+    assert [n // PLACES for n in order] == sorted(n // PLACES for n in order)
+
+
+def test_asked_to_stop_it_measures_no_more_and_goes_on_later() -> None:
+    log, task = ListLog(), scripted_task()
+    whole = len(plan_of(task, 20, 1))
+    seen: list[Any] = []
+    bench = parts(log=log)
+    stopped = collect_all([Wanted(task, "job")], bench, 20, seed=1, on_each=seen.append, stop=lambda: len(seen) > 2)
+    assert stopped.measured == len(log.rows) == 3 < whole
+    assert collect_all([Wanted(task, "job")], parts(log=log), 20, seed=1, stop=lambda: True).measured == 0
+    assert collect_all([Wanted(task, "job")], parts(log=log), 20, seed=1).measured == whole - 3

@@ -22,7 +22,7 @@ from tuner_daemon.records.spec import Budget, DeviceRequest
 from tuner_daemon.settings import Settings
 
 README = (ROOT / "README.md").read_text()
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
 CODE_PATH = re.compile(r"`((?:tuner_daemon|cost_model|benchmarks|tests)/[\w/]+\.py)(?::(\w+(?:\.\w+)?))?`")

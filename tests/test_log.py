@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -326,6 +327,17 @@ def test_importing_from_where_no_log_is_says_so(tmp_path: Path, name: str, probl
     with pytest.raises(InputError, match=f"{name}: {problem}; name another log's folder"):
         ParquetLog(tmp_path / "own").import_parts(tmp_path / name)
     assert not (tmp_path / "own").exists()
+
+
+def test_an_export_may_be_of_some_rows_in_single_precision(tmp_path: Path) -> None:
+    log = ParquetLog(tmp_path / "log")
+    rows = [measurement(n, ran=Timing(Config((), ()), (1 / (3 + n), 0.2, 0.3), None, 0.1)) for n in range(3)]
+    log.append(rows)
+    assert log.export(tmp_path / "out", keys=[rows[0].key, rows[2].key, "none"], single=True) == 2
+    first, _ = ParquetLog(tmp_path / "out").measurements("job")
+    assert isinstance(first.ran, Timing)
+    assert first.ran.times_s == pytest.approx((1 / 3, 0.2, 0.3), rel=1e-7)
+    assert first.ran.times_s[0] == float(np.float32(1 / 3)) != 1 / 3
 
 
 def test_an_export_is_a_log_that_names_nobody(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -106,12 +106,13 @@ def test_importing_the_package_needs_no_gpu_and_pays_for_no_library(tmp_path: Pa
 
 
 def test_help_comes_at_once() -> None:
-    """In the best of ten: the machine may be busy with other tests."""
+    """The processor's time, in the best of ten: the machine may be busy with other tests."""
 
     def took_s() -> float:
-        began_s = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([BIN / "tunerd", "--help"], capture_output=True, check=True)
-        return time.perf_counter() - began_s
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert any(took_s() < 0.4 for _ in range(10))
 
@@ -131,6 +132,7 @@ TRESPASSES = {
     "door-xgboost": ("tuner_daemon/learning/cost.py", "import xgboost"),
     "door-parquet": ("tuner_daemon/cli/app.py", "from pyarrow import parquet"),
     "door-nvml": ("tuner_daemon/worker/__init__.py", "import pynvml"),
+    "door-metrics": ("tuner_daemon/daemon.py", "def f(): import prometheus_client"),
     "door-events": ("tuner_daemon/daemon.py", "import watchdog.observers"),
 }
 

@@ -13,6 +13,7 @@ from tests.fakes_session import DEVICE, NearestModel, ScriptedBuilder, ScriptedR
 from tuner_daemon import retrain as retraining
 from tuner_daemon.collect import Wanted, collect
 from tuner_daemon.measuring import Parts
+from tuner_daemon.records.measurement import Timing
 from tuner_daemon.records.space import Config, ParamSpace
 from tuner_daemon.records.task import Task
 from tuner_daemon.retrain import retrain, split
@@ -87,6 +88,18 @@ def test_too_little_to_learn_from_is_said_and_nothing_is_published(tmp_path: Pat
     assert not report.promoted
     assert "0 rows" in report.reason
     assert ModelStore(tmp_path / "models").current() is None
+
+
+def test_rows_that_fail_a_check_are_counted_and_not_learned_from(log: ParquetLog, tmp_path: Path) -> None:
+    spoilt = ParquetLog(tmp_path / "log")
+    spoilt.import_parts(log.folder)
+    first = replace(log.measurements("collect-1000")[5], job="planted")
+    assert isinstance(first.ran, Timing)
+    spoilt.append([replace(first, ran=replace(first.ran, error_norm=None))])
+    report = retrain(spoilt, ModelStore(tmp_path / "models"), Small())
+    assert (report.rows, report.left_out) == (244, {"unverified": 1})
+    assert "1 left out: unverified" in report.text()
+    assert retrain(log, ModelStore(tmp_path / "others"), Small()).loss == report.loss
 
 
 def test_held_out_rows_are_the_same_in_every_training_and_never_learned_from(log: ParquetLog) -> None:

@@ -159,14 +159,15 @@ class TestCpuRunner(RunnerContract):
     def test_a_small_candidate_costs_less_than_ten_milliseconds(
         self, runner: Runner, builder: Builder, task: Task
     ) -> None:
+        """At its best: the machine may be busy with other tests."""
         artifact = self.artifact(builder, task, "right")
 
         def took_s() -> float:
-            began = time.perf_counter()
+            began_s = time.perf_counter()
             assert isinstance(runner.run(task, artifact, self.effort(samples=7)), Timing)
-            return time.perf_counter() - began
+            return time.perf_counter() - began_s
 
-        assert any(took_s() < 0.010 for _ in range(100)), "the machine may be busy with other tests"
+        assert any(took_s() < 0.010 for _ in range(200))
 
 
 def sleeping() -> list[psutil.Process]:

@@ -250,6 +250,21 @@ def test_being_asked_to_stop_is_no_attempt(spool: Spool, clock: Clock) -> None:
     assert where(spool.root) == {"incoming": ["a.toml"]}
 
 
+def test_a_process_that_ends_itself_excuses_what_is_active(spool: Spool, clock: Clock) -> None:
+    drop_spec(spool)
+    for _ in range(5):
+        assert claim_first(spool, clock).attempts == 1
+        spool.excuse()
+        assert where(spool.root) == {"incoming": ["a.toml"]}
+        spool = spool_at(spool.root, clock)
+        spool.recover()
+    for attempts in (1, 2):  # negative control: unexcused, it counts
+        assert claim_first(spool, clock).attempts == attempts
+        spool = spool_at(spool.root, clock)
+        spool.recover()
+    assert where(spool.root) == {"hold": ["a.toml"]}
+
+
 def test_a_new_spec_under_an_old_name_starts_at_no_attempts(spool: Spool, clock: Clock) -> None:
     drop_spec(spool)
     claim_first(spool, clock)

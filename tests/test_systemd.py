@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -76,6 +77,28 @@ def test_a_service_is_exposed_by_at_most_two_of_ten(unit: str, tmp_path: Path) -
     bare = tmp_path / unit
     bare.write_text("[Service]\nExecStart=/bin/true\n")
     assert exposure(bare) > 9.0
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.endswith(".service")])
+def test_what_stays_open_is_explained_in_the_unit(unit: str, tmp_path: Path) -> None:
+    assert unexplained(SYSTEMD / unit) == set()
+    silent = tmp_path / unit
+    silent.write_text(re.sub(r"^#.*\n", "", (SYSTEMD / unit).read_text(), flags=re.MULTILINE))
+    assert unexplained(silent) != set()
+
+
+def unexplained(unit: Path) -> set[str]:
+    """Directives that add to the exposure and are in no comment."""
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--json=short", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    open_ones = {row["name"].split("=")[0] for row in json.loads(done.stdout) if not row["set"] and row["exposure"]}
+    comments = "\n".join(line for line in unit.read_text().splitlines() if line.startswith("#"))
+    return {name for name in open_ones if name not in comments}
 
 
 def exposure(unit: Path) -> float:

@@ -18,6 +18,7 @@ from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.records.task import Task
 
 BATCH = 32
+PLACES = 6  # problems in turn: a worker keeps the inputs and references of a few, and makes those of others anew
 LADDER, SAMPLES = (3,), 5
 DROP_FACTOR = 10.0  # a first launch slower than this times the best so far is enough
 STRATUM_SHARE = 0.25  # of its even share of the draws: what every value of every parameter gets at least
@@ -56,7 +57,8 @@ def collect(
 ) -> Collected:
     """Measures the baseline and n drawn configurations, or all without n, at each of the problems, whose candidates are
     the same binaries: each is built once, while the device measures those built before, and checked in full at the
-    first problem, on fewer inputs at the others.
+    first problem, on fewer inputs at the others. More than PLACES problems are measured one part after another; what
+    the later ones need comes from the build cache.
 
     Rows already in the log are not measured again, and the draw depends on the space and the seed alone: the same call
     goes on where an earlier one was stopped.
@@ -67,20 +69,30 @@ def collect(
     for place in places:
         place.done = {m.ran.config.key for m in parts.log.measurements(place.wanted.job)}
     chosen = plan_of(wanted[0].task, n, seed)
+    measured = 0
+    for begin in range(0, len(places), PLACES):
+        measured += _collect_at(places[begin : begin + PLACES], chosen, on_each, stop)
+    device_s = sum(place.bench.device_s for place in places)
+    return Collected(measured, time.monotonic() - began_s, device_s)
+
+
+def _collect_at(
+    places: Sequence[Place],
+    chosen: Sequence[Proposal],
+    on_each: Callable[[Measurement], None],
+    stop: Callable[[], bool],
+) -> int:
     left = [p for p in chosen if any(p.config.key not in place.done for place in places)]
     measured = 0
     for batch, built in _built_ahead(places[0].bench, left, chosen[0]):
         for place in places:
-            measured += place.measure(batch, built, on_each, stop)
             if stop():
-                break
-        if stop():
-            break
+                return measured
+            measured += place.measure(batch, built, on_each, stop)
     for place in places:
         while place.bench.waiting and not stop():
             measured += place.measure([], [], on_each, stop)
-    device_s = sum(place.bench.device_s for place in places)
-    return Collected(measured, time.monotonic() - began_s, device_s)
+    return measured
 
 
 @dataclass
@@ -168,10 +180,11 @@ def _built_ahead(
 def plan_of(task: Task, n: int | None, seed: int) -> list[Proposal]:
     """The baseline, then up to n distinct configurations: uniform draws, after as many from the strata as it takes for
     every value of every parameter to come up at least STRATUM_SHARE times as often as if all came up equally often.
-    Without n, all that the space has."""
+    Without n, all that the space has. The baseline need not be in a space that a plan has narrowed."""
     rng, space = np.random.default_rng(seed), task.space
     baseline = task.spec.kernel.baseline
-    first = [Proposal(space.config(baseline), "baseline")] if baseline is not None else []
+    names = tuple(parameter.name for parameter in space.parameters)
+    first = [Proposal(Config(names, tuple(baseline[n] for n in names)), "baseline")] if baseline is not None else []
     if n is None:
         return distinct([*first, *(Proposal(config, "complete") for config in space.all())])
     uniform = space.sample(n, rng)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tuner_daemon.engine import Answer, Engine
+from tuner_daemon.engine import Answer, Engine, job_of
 from tuner_daemon.errors import (
     DeviceError,
     DiskFullError,
@@ -23,6 +23,7 @@ from tuner_daemon.errors import (
     TunerError,
     TuningError,
 )
+from tuner_daemon.events import tell
 from tuner_daemon.progress import Progress
 from tuner_daemon.queue import Queue
 from tuner_daemon.records.spec import KernelSpec
@@ -118,12 +119,12 @@ class Daemon:
             served = self.serve_one()
         except DiskFullError as error:
             if not self._is_full:
-                logger.error("the disk is full; waiting for space: %s", error)
+                tell(logger, logging.ERROR, "disk_full", "the disk is full; waiting for space: %s", error)
             self._is_full = True
             self.notify("STATUS=waiting for disk space")
             return False
         if self._is_full:
-            logger.info("there is space again")
+            tell(logger, logging.INFO, "disk_free", "there is space again")
             self._is_full = False
             self._idle()
         return served
@@ -157,17 +158,19 @@ class Daemon:
         try:
             spec = self.load(claimed.path)
             if reason := self.allowed(spec):
+                self._tell_end(claimed, logging.WARNING, "failed", reason)
                 self._settle(partial(self.spool.fail, claimed, reason))
                 return
+            self._tell_begin(claimed, spec)
             answer = self.engine.answer(spec, observe=self._observer(claimed.name), stop=self.stop)
         except (InputError, TuningError, MissingPartError) as error:
-            logger.warning("%s: failed: %s", claimed.name, error)
+            self._tell_end(claimed, logging.WARNING, "failed", str(error))
             self._settle(partial(self.spool.fail, claimed, str(error)))
         except JobInterruptedError as pause:
-            logger.info("%s: back to the queue: %s", claimed.name, pause)
+            self._tell_end(claimed, logging.INFO, "interrupted", f"back to the queue: {pause}")
             self._settle(partial(self.spool.release, claimed))
         except DiskFullError as pause:
-            logger.info("%s: back to the queue: %s", claimed.name, pause)
+            self._tell_end(claimed, logging.INFO, "interrupted", f"back to the queue: {pause}")
             self._settle(partial(self.spool.release, claimed))
             raise
         except DeviceError:
@@ -179,14 +182,27 @@ class Daemon:
             # A fault of ours, or of a part, that this spec brings out. The next spec is not to pay for it, and this one
             # is not to be tried again before somebody has looked.
             logger.exception("%s: not foreseen; it is in hold/", claimed.name)
+            self._tell_end(claimed, logging.ERROR, "held", "see the line before")
             self._settle(partial(self.spool.hold, claimed, f"not foreseen: {traceback.format_exc(limit=-1)}"))
         else:
             self._finish(claimed, answer, time.monotonic() - began_s)
 
     def _finish(self, claimed: Claim, answer: Answer, wall_s: float) -> None:
         how = "answered from what is known" if answer.known else f"tuned in {wall_s:.1f} s"
-        logger.info("%s: job %s %s: %s", claimed.name, answer.job, how, answer.result["verdict"])
+        verdict = answer.result["verdict"]
+        sentence = "%s: job %s %s: %s"
+        fields = {"spec": claimed.name, "job": answer.job, "verdict": verdict, "known": answer.known, "wall_s": wall_s}
+        tell(logger, logging.INFO, "job", sentence, claimed.name, answer.job, how, verdict, **fields)
         self._settle(partial(self.spool.finish, claimed, answer.job))
+
+    def _tell_begin(self, claimed: Claim, spec: KernelSpec) -> None:
+        job, kernel = job_of(spec), spec.kernel.name
+        fields = {"spec": claimed.name, "job": job, "kernel": kernel, "device": spec.device.kind}
+        tell(logger, logging.INFO, "taken", "%s: job %s taken up", claimed.name, job, **fields)
+
+    def _tell_end(self, claimed: Claim, level: int, verdict: str, reason: str) -> None:
+        fields = {"spec": claimed.name, "verdict": verdict, "reason": reason}
+        tell(logger, level, "job", "%s: %s: %s", claimed.name, verdict, reason, **fields)
 
     def _settle(self, move: Callable[[], None]) -> None:
         """Moves a spec on; on a full disk the move stays pending, and the turn ends."""

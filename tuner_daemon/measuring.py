@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, defaultdict
@@ -14,9 +15,12 @@ from numpy.typing import NDArray
 
 from tuner_daemon.drift import Track
 from tuner_daemon.errors import ExpressionError
+from tuner_daemon.events import tell
 from tuner_daemon.interfaces import Builder, CostModel, Effort, MeasurementLog, Proposer, Runner
 from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Outcome, Proposal, Ran, Timing
 from tuner_daemon.records.task import Task
+
+logger = logging.getLogger(__name__)
 
 TRIES, BASELINE_TRIES = 2, 8  # of a measurement that is disturbed
 RETIME_SAMPLES = 5
@@ -125,8 +129,10 @@ class Bench:
         block = 0  # rows from here on were run since the baseline was timed
         try:
             for item in self._items(building, proposals):
+                before_s = self.watch.seconds.get("run", 0.0)
                 row = self._measured(item, proposals[item.config.key], effort, round_)
                 if row is not None:
+                    self._tell(row, self.watch.seconds.get("run", 0.0) - before_s)
                     rows.append(row)
                     on_each(row)
                 if stop():
@@ -138,6 +144,23 @@ class Bench:
             rows = self._with_baselines(rows)
             self.parts.log.append(rows)
         return rows
+
+    def _tell(self, row: Measurement, run_s: float) -> None:
+        ran, artifact = row.ran, row.artifact
+        fields = {
+            "job": self.job,
+            "candidate": ran.config.key,
+            "outcome": str(ran.outcome),
+            "proposed_by": row.proposal.proposed_by,
+            "round": row.round,
+            "median_s": ran.median_s if isinstance(ran, Timing) else None,
+            "build_s": 0.0 if artifact is None or artifact.cached else artifact.build_s,
+            "run_s": run_s,
+            "device_s": ran.device_s,
+        }
+        words = f"{1e3 * ran.median_s:.4g} ms" if isinstance(ran, Timing) else ran.detail.strip().partition("\n")[0]
+        sentence = "job %s: candidate %s: %s: %s"
+        tell(logger, logging.INFO, "candidate", sentence, self.job, ran.config.key, ran.outcome, words, **fields)
 
     @property
     def waiting(self) -> int:

@@ -21,6 +21,7 @@ from tuner_daemon.interfaces import MeasurementLog
 from tuner_daemon.learning.cost import load_prior
 from tuner_daemon.learning.dataset import Resolver, Row, TaskRows, group, usable
 from tuner_daemon.learning.policy import Policy, load_policy
+from tuner_daemon.learning.screening import screen
 from tuner_daemon.learning.training import Judgement, Trained, judge, train_on
 from tuner_daemon.records.kernel import Kernel
 
@@ -70,7 +71,8 @@ class RetrainReport:
     reason: str
     version: str = ""  # of the challenger; empty if none was trained
     champion: str = ""
-    rows: int = 0
+    rows: int = 0  # of the log
+    left_out: Mapping[str, int] = field(default_factory=dict)  # reason -> rows that were not learned from
     tasks: int = 0
     loss: float | None = None
     champion_loss: float | None = None
@@ -82,7 +84,10 @@ class RetrainReport:
 
     def text(self) -> str:
         head = f"{'promoted' if self.promoted else 'not promoted'}: {self.reason} ({self.wall_s:.0f} s)"
-        return "\n".join([head, *(self._line(kernel) for kernel in sorted({j.kernel for j in self.judgements}))])
+        left_out = [f"  {n} left out: {reason}" for reason, n in self.left_out.items()]
+        return "\n".join(
+            [head, *left_out, *(self._line(kernel) for kernel in sorted({j.kernel for j in self.judgements}))]
+        )
 
     def _line(self, kernel: str) -> str:
         """Means over the kernel's tasks; times as multiples of the best held-out one."""
@@ -104,14 +109,16 @@ def retrain(log: MeasurementLog, store: Store, settings: LearningSettings) -> Re
     began_s = time.monotonic()
     rows: list[Row] = log.read().to_pylist()
     kernel_of = resolver(log)
-    kept, held_out = split(rows)
+    screened = screen(rows, kernel_of)
+    kept, held_out = split(screened.rows)
     tasks, exam = usable(group(kept, kernel_of)), usable(group(held_out, kernel_of))
     if len(rows) < settings.min_rows or not tasks or not exam:
         reason = (
             f"the log has {len(rows)} rows in {len(tasks)} usable tasks, {len(exam)} with enough held-out rows to "
             f"judge a model on; want at least {settings.min_rows} rows and one such task"
         )
-        return RetrainReport(False, reason, rows=len(rows), tasks=len(tasks), wall_s=time.monotonic() - began_s)
+        wall_s, left_out = time.monotonic() - began_s, screened.left_out
+        return RetrainReport(False, reason, rows=len(rows), left_out=left_out, tasks=len(tasks), wall_s=wall_s)
     trained = train_on(tasks, seed=settings.seed, steps=settings.policy_steps, threads=settings.threads)
     judgements = tuple(judge(task, trained.prior, trained.policy, seed=settings.seed) for task in exam)
     loss = loss_of(judgements)
@@ -127,6 +134,7 @@ def retrain(log: MeasurementLog, store: Store, settings: LearningSettings) -> Re
         version=version,
         champion=champion.version if champion else "",
         rows=len(rows),
+        left_out=screened.left_out,
         tasks=len(tasks),
         loss=loss,
         champion_loss=champion_loss,

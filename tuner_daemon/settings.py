@@ -62,6 +62,14 @@ class RetrainSettings(_Table):
     seed: int = 0
 
 
+class MetricsSettings(_Table):
+    """Where figures for Prometheus are published; nowhere unless it says so. Read once, at the start."""
+
+    port: int = Field(0, ge=0, le=65535)
+    textfile: str = ""
+    every_s: float = Field(15.0, gt=0)
+
+
 class Settings(BaseSettings):
     """Order: TUNERD_* variables (``TUNERD_BUDGET__SECONDS=60``), then the file, then the defaults here."""
 
@@ -80,6 +88,7 @@ class Settings(BaseSettings):
     build: BuildSettings = Field(default_factory=BuildSettings)
     search: SearchSettings = SearchSettings()
     retrain: RetrainSettings = RetrainSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     @property
     def spool_dir(self) -> Path:

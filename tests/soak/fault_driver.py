@@ -193,7 +193,8 @@ def fail_at_each(folder: str, calls: int, stride: int) -> dict[str, int]:
     life.live()
     seen = faults.calls
     assert not life.wrong()
-    for number in range(1, calls + 1, stride):
+    one_of_each = {seen.index(letter) + 1 for letter in set(seen[:calls])}
+    for number in sorted({*range(1, calls + 1, stride), *one_of_each}):
         for kind in KINDS:
             if kind in (Fault.IO_ERROR, Fault.FULL) or seen[number - 1] == "w":
                 found = fail_at(faults, Path(folder, f"{number}-{kind}"), number, kind)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from unittest import mock
 
-from tuner_daemon.cli import main
+from tuner_daemon.cli import main, service
 from tuner_daemon.records.measurement import Measurement
 from tuner_daemon.storage.log import ParquetLog
 
@@ -23,7 +23,11 @@ def run() -> None:
         lines = [json.dumps([row.key, row.job, row.ran.config.key]) + "\n" for row in rows]
         os.write(witness, "".join(lines).encode())
 
-    with mock.patch.object(ParquetLog, "append", witnessed):
+    longest_stop_s = float(os.environ.get("SOAK_LONGEST_STOP_S", service.LONGEST_STOP_S))
+    with (
+        mock.patch.object(ParquetLog, "append", witnessed),
+        mock.patch.object(service, "LONGEST_STOP_S", longest_stop_s),
+    ):
         main()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,11 +34,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to 
 
 
 @app.command()
-def serve(settings_file: SettingsFile = None) -> None:
+def serve(
+    settings_file: SettingsFile = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option("--log-format", help="One line per event, as text or as JSON.")
+    ] = "text",
+) -> None:
     """Run the daemon in the foreground."""
     from tuner_daemon.cli.service import run_daemon
 
-    run_daemon(lambda: _settings(settings_file))
+    run_daemon(lambda: _settings(settings_file), log_format)
 
 
 @app.command()
@@ -153,13 +158,14 @@ def retrain(as_json: Json = False, settings_file: SettingsFile = None) -> None:
 
 @app.command()
 def collect(
-    plan: Annotated[Path, typer.Argument(help="A plan: [[task]] tables with template, problem and count")],
+    plan: Annotated[Path, typer.Argument(help="A plan: [[task]] tables with template, problems and count")],
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0.0, help="Stop after so long.")] = None,
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure widely and without bias, for pretraining. A second call goes on where the first one stopped."""
     from tuner_daemon.cli.workshop import run_collect
 
-    run_collect(_settings(settings_file), plan, say=lambda line: print(line, file=sys.stderr))
+    run_collect(_settings(settings_file), plan, lambda line: print(line, file=sys.stderr), seconds)
 
 
 @log_app.command("stats")

@@ -89,9 +89,7 @@ class Workshop:
 
     def parts_for(self, request: DeviceRequest) -> Parts:
         """Parts for a job on a device. Raises MissingPartError if it, or its compiler, is not on this machine."""
-        station = self._stations.get(request)
-        if station is None:
-            station = self._stations[request] = open_station(self.settings, request)
+        station = self._station(request)
         models = self.models()
         cost_model: CostModel = LearnedCostModel(models.cost_model, version=models.version if models.cost_model else "")
         rng = np.random.default_rng(self.settings.search.seed)
@@ -105,6 +103,15 @@ class Workshop:
             policy_version=models.version if models.policy else "",
             host=self.settings.host,
         )
+
+    def require(self, request: DeviceRequest) -> None:
+        """Starts the device now, which the first job would do otherwise. Raises MissingPartError, DeviceError."""
+        logger.info("device: %s", self._station(request).runner.device.name)
+
+    def _station(self, request: DeviceRequest) -> Station:
+        if request not in self._stations:
+            self._stations[request] = open_station(self.settings, request)
+        return self._stations[request]
 
     def models(self) -> Models:
         """The models of the store's current version, read again when that has changed. If they cannot be used, such as
@@ -208,8 +215,9 @@ def run_retrain(settings: Settings) -> Any:
     return report
 
 
-def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> None:
-    """Works through a collection plan: the problems of one kernel together, so that each candidate is built once."""
+def run_collect(settings: Settings, plan: Path, say: Callable[[str], None], seconds: float | None = None) -> None:
+    """Works through a collection plan: the problems of one kernel together, so that each candidate is built once. Stops
+    after so many seconds; the same call goes on there."""
     from itertools import groupby
 
     from tuner_daemon.collect import Wanted, collect
@@ -217,17 +225,25 @@ def run_collect(settings: Settings, plan: Path, say: Callable[[str], None]) -> N
     from tuner_daemon.records.space import ParamSpace
     from tuner_daemon.records.task import Task
 
+    stop_at = None if seconds is None else time.monotonic() + seconds
+
+    def stop() -> bool:
+        return stop_at is not None and time.monotonic() > stop_at
+
     with Workshop(settings) as workshop:
         planned = load_plan(plan, template_dirs=template_dirs(settings), default_device=default_device(settings))
         spaced = [(item, ParamSpace(item.spec.kernel, item.spec.problem)) for item in planned]
         for _, group in groupby(spaced, lambda pair: pair[0].binaries + pair[1].sha256):
             items = list(group)
             first = items[0][0]
+            if stop():
+                say(f"stopped before {first.spec.kernel.name} at {len(items)} problems: the time is up")
+                break
             with workshop.lease(first.spec.device, _wait):
                 parts = workshop.parts_for(first.spec.device)
                 device = parts.runner.device_for(first.spec)
                 wanted = [Wanted(Task(item.spec, space, device), item.job, item.timeout_s) for item, space in items]
-                done = collect(wanted, parts, first.count, first.seed)
+                done = collect(wanted, parts, first.count, first.seed, stop=stop)
             rate = 60 * done.measured / max(done.wall_s, 1e-9)
             say(
                 f"{first.spec.kernel.name} at {len(items)} problems: {done.measured} measured in {done.wall_s:.1f} s, "

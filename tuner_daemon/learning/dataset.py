@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ def group(rows: Iterable[Row], resolver: Resolver) -> list[TaskRows]:
         if sha256 not in kernels:
             kernels[sha256] = resolver(sha256)
         if kernels[sha256] is not None:
-            by_task.setdefault(_task_key(row), []).append(row)
+            by_task.setdefault(task_key(row), []).append(row)
     tasks = [_task(key, found, kernels[found[0]["kernel_sha256"]]) for key, found in by_task.items()]
     return [task for task in tasks if task is not None and len(task)]
 
@@ -163,9 +164,9 @@ def _sample(n: int, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
     return np.arange(n) if n <= most else np.sort(rng.choice(n, size=most, replace=False))
 
 
-def _task_key(row: Row) -> str:
+def task_key(row: Row) -> str:
     """Rows under one key may be compared: same kernel, problem, device and clock mode."""
-    problem = json.dumps(_values(row["problem"]), sort_keys=True)
+    problem = json.dumps(values_of(row["problem"]), sort_keys=True)
     parts = (row["kernel_sha256"], row.get("language"), problem, row["device_name"], row.get("clock_mode"))
     return "|".join(str(part) for part in parts)
 
@@ -178,7 +179,7 @@ def _task(key: str, rows: Sequence[Row], kernel: Kernel | None) -> TaskRows | No
     times: dict[tuple[int, ...], list[float]] = {}
     relative = all(row.get("baseline_median_s") for row in rows if row["outcome"] == Outcome.OK.value)
     for row in rows:
-        config = _values(row["config"])
+        config = values_of(row["config"])
         index = tuple(
             position.get(json.dumps(config.get(name)), -1) for name, position in zip(names, positions, strict=True)
         )
@@ -190,8 +191,8 @@ def _task(key: str, rows: Sequence[Row], kernel: Kernel | None) -> TaskRows | No
         return None
     level = _level(rows) if relative else 0.0
     log_s = np.array([np.median(found) + level if found else math.nan for found in times.values()])
-    problem = _values(rows[0]["problem"])
-    return TaskRows(key, kernel, problem, _device(rows[0]), np.array(list(times), dtype=np.int32), log_s)
+    problem = values_of(rows[0]["problem"])
+    return TaskRows(key, kernel, problem, device_of(rows[0]), np.array(list(times), dtype=np.int32), log_s)
 
 
 def _level(rows: Sequence[Row]) -> float:
@@ -202,22 +203,26 @@ def _level(rows: Sequence[Row]) -> float:
 
 def _value(raw: Any) -> Any:
     """What a map's cell means: the log holds JSON scalars as text, other tables hold the values themselves."""
-    if not isinstance(raw, str):
-        return raw
+    return _parsed(raw) if isinstance(raw, str) else raw
+
+
+@lru_cache(maxsize=1 << 16)
+def _parsed(text: str) -> Any:
+    """A log of many rows has few distinct values."""
     try:
-        return json.loads(raw)
+        return json.loads(text)
     except json.JSONDecodeError:
-        return raw
+        return text
 
 
-def _values(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]] | None) -> dict[str, Any]:
+def values_of(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]] | None) -> dict[str, Any]:
     """A map column's items: pyarrow gives a list of pairs."""
     return {name: _value(raw) for name, raw in (mapping.items() if isinstance(mapping, Mapping) else mapping or ())}
 
 
-def _device(row: Row) -> DeviceInfo:
+def device_of(row: Row) -> DeviceInfo:
     attributes = {
-        name: float(value) for name, value in _values(row.get("device_attributes")).items() if value is not None
+        name: float(value) for name, value in values_of(row.get("device_attributes")).items() if value is not None
     }
     kind = row.get("device_kind") or ("cpu" if row.get("language") == "cpu" else "cuda")
     return DeviceInfo(

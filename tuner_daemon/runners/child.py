@@ -21,6 +21,7 @@ import psutil
 
 import tuner_daemon
 from tuner_daemon.errors import DeviceError
+from tuner_daemon.runners.scratch import LIMIT_BYTES, Scratch
 
 KEPT_BYTES = 8192
 """How much of the end of a child's own output is kept for a failure's detail."""
@@ -29,6 +30,7 @@ _LONGEST_REPLY = 64 << 20
 _KILL_S = 30.0
 _CLOSE_S = 2.0
 _SWEEP_S = 5.0
+_LOOK_S = 1.0  # between looks at what a candidate writes
 
 
 class ChildFailedError(Exception):
@@ -45,7 +47,7 @@ class ChildFailedError(Exception):
 
 
 class ChildDiedError(ChildFailedError):
-    """It ended by itself: by a signal, or by an exit."""
+    """It ended by itself, by a signal or by an exit, or was killed for what it did."""
 
 
 class ChildSilentError(ChildFailedError):
@@ -63,6 +65,7 @@ class Child:
 
     def __init__(self, device: str, index: int) -> None:
         self._mark = secrets.token_hex(12)
+        self._scratch, self._runs_host_code = Scratch(), device == "cpu"
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
         self._process = subprocess.Popen(
@@ -73,6 +76,7 @@ class Child:
             pass_fds=(request_end, reply_end),
             start_new_session=True,
             cwd=Path(tuner_daemon.__file__).parent.parent,
+            env={**os.environ, "TMPDIR": str(self._scratch.folder)},
         )
         os.close(request_end)
         os.close(reply_end)
@@ -102,7 +106,7 @@ class Child:
         message = json.dumps({"id": self._number, "op": op, **payload}).encode() + b"\n"
         try:
             self._write(message)
-            return self._reply(progress, time.monotonic() + timeout_s, silence_s)
+            reply = self._reply(progress, time.monotonic() + timeout_s, silence_s)
         except TimeoutError:
             self.kill()
             raise ChildSilentError(
@@ -110,6 +114,11 @@ class Child:
             ) from None
         except (BrokenPipeError, EOFError):
             raise self._death(progress) from None
+        if self._runs_host_code:
+            self._scratch.empty()
+            if has_children(self.pid):
+                raise self._death(progress, "left processes behind")
+        return reply
 
     def close(self) -> None:
         """Lets the child end by itself, then makes sure."""
@@ -134,11 +143,13 @@ class Child:
         finally:
             self._drain(self._output)
             self._release()
+            self._scratch.remove()
 
     def _command(self, device: str, index: int, requests: int, replies: int) -> Sequence[str]:
         return (
             *(sys.executable, "-m", "tuner_daemon.worker", "--device", device, "--index", str(index)),
             *("--requests", str(requests), "--replies", str(replies), "--mark", self._mark),
+            *("--folder", str(self._scratch.folder)),
         )
 
     def _write(self, message: bytes) -> None:
@@ -146,11 +157,16 @@ class Child:
             message = message[os.write(self._requests, message) :]
 
     def _reply(self, progress: _Progress, deadline: float, silence_s: float | None) -> dict[str, Any]:
-        """Raises TimeoutError, EOFError."""
-        heard = time.monotonic()
+        """Raises TimeoutError, EOFError, ChildDiedError for a child that writes too much."""
+        heard = looked = time.monotonic()
         while True:
             until = deadline if silence_s is None else min(deadline, heard + silence_s)
-            ready = {key.fd for key, _ in self._selector.select(max(0.0, until - time.monotonic()))}
+            look = min(until, looked + _LOOK_S)
+            ready = {key.fd for key, _ in self._selector.select(max(0.0, look - time.monotonic()))}
+            if time.monotonic() >= looked + _LOOK_S:
+                if self._scratch.is_too_large():
+                    raise self._death(progress, f"had more than {LIMIT_BYTES >> 20} MiB in its temporary folder")
+                looked = time.monotonic()
             self._drain(self._output)
             for message in self._messages():
                 if message["id"] != self._number:
@@ -190,9 +206,10 @@ class Child:
             data += part
         return data
 
-    def _death(self, progress: _Progress) -> ChildDiedError:
+    def _death(self, progress: _Progress, deed: str = "") -> ChildDiedError:
         self.kill()
-        return ChildDiedError(ended(self._process.returncode), progress.stage, progress.candidate, self._said())
+        what = deed or ended(self._process.returncode)
+        return ChildDiedError(what, progress.stage, progress.candidate, self._said())
 
     def _said(self) -> str:
         return self._kept.decode("utf-8", errors="replace").strip()
@@ -214,6 +231,13 @@ def ended(returncode: int) -> str:
         return f"killed by {signal.Signals(-returncode).name}"
     except ValueError:
         return f"killed by signal {-returncode}"
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has any, orphans that it has adopted among them. Costs some microseconds."""
+    with suppress(OSError):
+        return any(file.read_bytes() for file in Path(f"/proc/{pid}/task").glob("*/children"))
+    return False
 
 
 def kill_tree(pid: int, mark: str) -> None:

@@ -255,11 +255,11 @@ class WorkerRunner:
         try:
             reply = child.request("prepare", timeout_s=REFERENCE_TIMEOUT_S, problem=problem, checks=self._checks())
         except ChildFailedError as error:
-            self._discard()
+            self._replace()
             raise KernelError(f"cannot be run: {error.detail}", key="reference") from error
         if "error" in reply:
             if reply["fatal"]:
-                self._discard()
+                self._replace()
             raise KernelError(f"cannot be run: {reply['error']}", key="reference")
         self.checked_by = reply["checked_by"]
         self._prepared[key] = None
@@ -343,6 +343,11 @@ class WorkerRunner:
     def _ended_abnormally(self) -> None:
         self.abnormal_ends += 1
         self._canary_due = True
+
+    def _replace(self) -> None:
+        """A device that is lost is no reference's fault. Raises DeviceError if there is no new worker to be had."""
+        self._discard()
+        self._started()
 
     def _discard(self) -> None:
         if self._child is not None:

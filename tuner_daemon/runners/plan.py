@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner_daemon.errors import ExpressionError, KernelError
+from tuner_daemon.records import roofline
 from tuner_daemon.records.device import DeviceInfo
 from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.kernel import Argument, Kernel, Value
@@ -19,11 +20,6 @@ Names = Mapping[str, Value]
 
 REFERENCE_THREADS = 256
 MOST_REFERENCE_BLOCKS = 65535
-_NARROW = {"float16", "half", "bfloat16", "int8", "uint8", "tf32"}
-_TENSOR_FACTOR = 32  # how far tensor cores may exceed the float32 peak
-_CPU_MARGIN = 0.4  # of the peak: clocks rise above what Linux reports
-_CUDA_MARGIN = 0.9
-_CACHED_BELOW_L2 = 4  # problems smaller than this many L2s may be served by it
 
 
 def at_problem(spec: KernelSpec, artifact: Artifact, reference: Artifact | None) -> dict[str, Any]:
@@ -73,23 +69,8 @@ def refusal(launch: Mapping[str, Any], artifact: Artifact, device: DeviceInfo) -
 
 
 def floor_s(task: Task, names: Names) -> float:
-    """The roofline's floor: a time below it is not a time. Zero where the work is not declared.
-
-    Bytes count only for a cuda device and for problems that no cache holds; operations on narrow types may run on
-    tensor cores, whose peak no attribute tells, hence a generous factor.
-    """
-    work, limits = task.spec.kernel.work, task.device.attributes
-    cuda = task.device.kind == "cuda"
-    floors = [0.0]
-    if work.flops is not None and limits.get("peak_flops"):
-        narrow = any(_dtype(a, names) in _NARROW for a in task.spec.kernel.arguments)
-        peak = limits["peak_flops"] * (_TENSOR_FACTOR if narrow else 1)
-        floors.append((_CUDA_MARGIN if cuda else _CPU_MARGIN) * float(work.flops.evaluate(names)) / peak)
-    if cuda and work.bytes is not None and limits.get("peak_bytes_per_s"):
-        moved = float(work.bytes.evaluate(names))
-        if moved > _CACHED_BELOW_L2 * limits.get("l2_bytes", float("inf")):
-            floors.append(_CUDA_MARGIN * moved / limits["peak_bytes_per_s"])
-    return max(floors)
+    """See ``records.roofline``."""
+    return roofline.floor_s(task.spec.kernel, names, task.device)
 
 
 def reference_config(spec: KernelSpec) -> Config | None:

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -135,10 +135,22 @@ class ParquetLog:
             self._publish_declaration(self.folder / "declarations" / f"{sha256}.json", declaration.read_bytes())
         return self._add_new(table)
 
-    def export(self, folder: Path, *, kernel: str | None = None, anonymous: bool = True) -> int:
-        """Writes the distinct rows as a compact log of its own; ``anonymous`` empties host, device UUID and paths.
-        Returns how many rows were written."""
+    def export(
+        self,
+        folder: Path,
+        *,
+        kernel: str | None = None,
+        keys: Collection[str] | None = None,
+        anonymous: bool = True,
+        single: bool = False,
+    ) -> int:
+        """Writes the distinct rows, or those with these keys, as a compact log of its own; ``anonymous`` empties host,
+        device UUID and paths, ``single`` rounds to single precision. Returns how many rows were written."""
         table = self.read(kernel=kernel)
+        if keys is not None:
+            table = table.filter(pc.is_in(table.column("key"), value_set=pa.array(keys, pa.string())))
+        if single:
+            table = schema.to_single(table)
         other = ParquetLog(folder)
         for sha256 in pc.unique(table.column("kernel_sha256")).to_pylist():
             if declaration := self.declarations().get(sha256):

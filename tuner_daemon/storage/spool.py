@@ -210,6 +210,15 @@ class Spool:
             files.publish_bytes(self._attempts_file(claimed.place), str(claimed.attempts - 1).encode())
             self._back(claimed.place)
 
+    def excuse(self) -> None:
+        """Back to incoming/ with what is active, without the attempt counting: this process is about to end itself. The
+        thread that works on it is at something else."""
+        with suppress(OSError):
+            for place in (self.root / "active").iterdir():
+                if not incoming.is_hidden(place.name):
+                    files.publish_bytes(self._attempts_file(place), str(max(0, self._attempts(place) - 1)).encode())
+                    self._back(place)
+
     def finish(self, claimed: Claimed, job: str, answer: str = "") -> None:
         """To done/; ``<name>.job`` holds the job on its first line and ``answer`` after it."""
         with self._guard(f"finish {claimed.name}"):

@@ -37,6 +37,7 @@ from tuner_daemon.worker.device_checks import DeviceChecks
 from tuner_daemon.worker.messages import parse_candidate, parse_problem
 from tuner_daemon.worker.workspace import ReferenceFailedError, Workspaces
 
+_LARGEST_FILE_BYTES = 256 << 20
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -131,6 +132,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--replies", type=int, required=True)
     parser.add_argument("--mark", default="", help="finds what a candidate has started, wherever it went")
+    parser.add_argument("--folder", default="/", help="where candidates may write")
     options = parser.parse_args()
     # Orphans of candidates become this process's children, so that whoever kills it finds them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -138,7 +140,9 @@ def main() -> None:
     with suppress(OSError):  # where memory runs out, this process is the first to go, and not the daemon
         Path("/proc/self/oom_score_adj").write_text("1000")
     os.putenv("TUNERD_WORKER_MARK", options.mark)
-    os.chdir("/")
+    if options.device == "cpu":  # a driver may have reasons for large files
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE_BYTES, _LARGEST_FILE_BYTES))
+    os.chdir(options.folder)
     inbox = requests(options.requests)
     try:
         device = open_device(options.device, options.index)

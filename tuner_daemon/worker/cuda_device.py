@@ -200,18 +200,21 @@ def _still_works(error: Exception) -> None:
 
 
 class CudaDevice:
-    """Makes a context on the device with this index. Raises BrokenError without a driver or such a device."""
+    """Makes a context on the device with this index, or enters the one that the runtime library and everything on it
+    shares. Raises BrokenError without a driver or such a device."""
 
     short_s = 20e-6
     fragile = False
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, shared: bool = False) -> None:
         try:
             cuda.init()
             if not 0 <= index < cuda.Device.count():
                 raise BrokenError(f"there is no CUDA device {index}; the driver sees {cuda.Device.count()}")
             self._device = cuda.Device(index)
-            self._context = self._device.make_context()
+            self._context = self._device.retain_primary_context() if shared else self._device.make_context()
+            if shared:
+                self._context.push()
         except cuda.Error as error:
             raise BrokenError(str(error)) from error
         self._index = index

@@ -17,13 +17,20 @@ def occupancy(attributes: Mapping[str, float], *, threads: int, registers: int, 
     if not limit:
         return None
     warps = -(-threads // int(attributes.get("warp_size", 32)))
-    blocks = min(
-        int(limit) // warps,
-        int(attributes.get("max_blocks_per_sm", 0)) or 32,
-        _by_registers(attributes, warps, registers),
-        _by_shared(attributes, shared_bytes),
-    )
+    blocks = min(resident(attributes, threads=threads, registers=registers, shared_bytes=shared_bytes).values())
     return blocks * warps / limit
+
+
+def resident(attributes: Mapping[str, float], *, threads: int, registers: int, shared_bytes: int) -> dict[str, int]:
+    """Blocks that a multiprocessor holds at a time, by what limits them: the least of them is how many it holds."""
+    warps = -(-threads // int(attributes.get("warp_size", 32)))
+    limit = attributes.get("max_threads_per_sm", 0) // attributes.get("warp_size", 32)
+    return {
+        "threads": int(limit) // warps,
+        "blocks": int(attributes.get("max_blocks_per_sm", 0)) or 32,
+        "registers": _by_registers(attributes, warps, registers),
+        "shared memory": _by_shared(attributes, shared_bytes),
+    }
 
 
 def _by_registers(attributes: Mapping[str, float], warps: int, registers: int) -> int:
