@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tests.spools import SPEC, Clock, claim_first, drop_spec, spool_at, where
+from tuner_daemon.runners.scratch import Scratch
 from tuner_daemon.storage import dropping, files
 
 
@@ -68,7 +68,28 @@ def test_a_folder_of_endless_depth_ends_no_daemon(tmp_path: Path, declared: str)
     with pytest.raises(OSError, match="too deep"):
         dropping.copy(tmp_path / "failed" / "job", tmp_path / "copy")
     dropping.copy(deep_folder(tmp_path / "shallow", 20), tmp_path / "copy of shallow")  # negative control
-    subprocess.run(["rm", "-rf", tmp_path / "failed" / "job"], check=True)  # pytest could not
+    files.remove(tmp_path / "failed" / "job")  # pytest could not
+    assert not (tmp_path / "failed" / "job").exists()
+
+
+def test_an_old_temporary_folder_of_endless_depth_is_swept(tmp_path: Path) -> None:
+    spool = spool_at(tmp_path, Clock())
+    hidden = deep_folder(spool.incoming / ".old.tmp", 1900)
+    os.utime(hidden, (0, 0))
+    spool.recover()
+    assert not hidden.exists()
+
+
+def test_a_candidates_folder_of_endless_depth_is_too_large_and_goes() -> None:
+    scratch = Scratch()
+    assert not scratch.is_too_large()
+    deep_folder(scratch.folder / "deep", 1900)
+    assert scratch.is_too_large()
+    scratch.empty()
+    assert list(scratch.folder.iterdir()) == []
+    deep_folder(scratch.folder / "deep", 1900)
+    scratch.remove()
+    assert not scratch.folder.exists()
 
 
 def test_a_file_that_grows_past_the_limit_while_it_is_copied_is_refused(

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -205,7 +206,10 @@ def replace_link(link: Path, target: str) -> None:
 def remove(path: Path) -> None:
     """Removes a file, link or folder tree if it is there. Never follows a link."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        except RecursionError:  # it calls itself for each level
+            subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False)
     else:
         path.unlink(missing_ok=True)
 
