@@ -17,8 +17,9 @@ from tuner_daemon.worker import harness
 from tuner_daemon.worker.cpu_device import CpuBuffer, CpuDevice, CpuLoaded
 from tuner_daemon.worker.device import RefusedError
 from tuner_daemon.worker.messages import Array, Candidate
+from tuner_daemon.worker.verifying import Verification
 from tuner_daemon.worker.warmth import Warmth
-from tuner_daemon.worker.workspace import Workspaces
+from tuner_daemon.worker.workspace import Slot, Workspaces
 
 
 class CountingDevice(CpuDevice):
@@ -159,6 +160,39 @@ def test_a_reply_tells_how_long_the_device_worked(tmp_path: Path) -> None:
     reply = harness.run(Workspaces(device), device, increment_candidate(tmp_path), effort, lambda *_: None)
     assert reply["device_s"] == pytest.approx(1e-4 * len(device.cold))
     assert len(device.cold) == 1 + 3 + 3, "one check, warm-up, samples"
+
+
+class Cooling(CountingDevice):
+    """Is cold again when a candidate has been compared with the reference, which may take long."""
+
+    def __init__(self) -> None:
+        super().__init__(2e-3)
+        self.is_warm = False
+        self.timed_warm: list[bool] = []
+
+    def warm_up(self) -> None:
+        self.is_warm = True
+
+    def time(self, calls: Sequence[Any], *, cold: bool) -> float:
+        self.timed_warm.append(self.is_warm)
+        return super().time(calls, cold=cold)
+
+
+def test_times_of_checks_are_of_a_warm_device_however_long_comparing_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, candidate = Cooling(), random_candidate(tmp_path)
+    verify = Verification.verify
+
+    def cooling(self: Verification, slot: Slot) -> None:
+        device.is_warm = False
+        verify(self, slot)
+
+    monkeypatch.setattr(Verification, "verify", cooling)
+    monkeypatch.setattr(Verification, "look", lambda *_: None)  # sampling is not to be warmed up for again and again
+    effort = {"samples": 3, "drop_above_s": None, "timeout_s": 60.0}
+    assert harness.run(prepared(device, candidate), device, candidate, effort, lambda *_: None)["outcome"] == "ok"
+    assert device.timed_warm == [True] * (6 + 3)
 
 
 class KeepingTrack(CpuDevice):

@@ -163,7 +163,6 @@ def _run(
     try:
         note(0, "loading")
         trial = Trial(device, workspace, candidate)
-        on_device(device.warm_up)
         edge = candidate.edge
 
         def at_edge() -> None:
@@ -299,7 +298,6 @@ class Race:
     def run(self, blocks: int, timeout_s: float) -> dict[str, Any]:
         """Answers with ``results``, one per candidate; or with ``culprit`` and its failure, if one broke the device."""
         stop_at = time.perf_counter() + RACE_TIME_SHARE * timeout_s
-        self._device.warm_up()
         try:
             for number in range(len(self._candidates)):
                 self._attempt(number, "checking", self._enter)

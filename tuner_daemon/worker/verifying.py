@@ -95,7 +95,7 @@ class Verification:
 
     def before(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Sets that it may see, until ``enough()``. The second and every other one lies where the one before it lay,
-        whose outputs are still there. The launches are cold, so that their times count."""
+        whose outputs are still there. The caches are cold and the device is not, so that their times count."""
         if self._workspace.checks is not None:
             on_device(self._workspace.checks.spoil)
         slots = self._workspace.slots
@@ -108,6 +108,7 @@ class Verification:
                 slot.restore()
             else:
                 slot.reset()
+            on_device(self._device.warm_up)  # comparing may have been a pause
             self.checked_s.append(self._timed([self._call(slot)]))
             self.verify(slot)
 
