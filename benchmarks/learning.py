@@ -1,7 +1,8 @@
 """What the learned models are worth on a device that they have not seen: ``python -m benchmarks.learning --data DIR``.
 
 DIR holds recorded spaces: kernel folders, each with one Parquet file per device, as ``storage.hub.import_hub`` writes
-them. For every kernel with at least two devices, each device is held out in turn.
+them. For every kernel with at least two devices, each device is held out in turn, with all
+that was recorded on it.
 Prints best/optimum, geometric mean over seeds: ``cost model``: the eight that it ranks first in the whole space;
 ``policy N`` and ``uniform N``: the best of its first eight among N proposals of either; then the loop (batches of
 eight) with and without what was learned.
@@ -59,7 +60,7 @@ def main() -> None:
     options = parse()
     spaces = [space for folder in sorted(options.data.iterdir()) if folder.is_dir() for space in recorded(folder)]
     for held_out in spaces:
-        others = [space.rows for space in spaces if space is not held_out]
+        others = [space.rows for space in spaces if space.rows.device.name != held_out.rows.device.name]
         same = [rows for rows in others if rows.kernel.name == held_out.rows.kernel.name]
         if not same:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ from cost_model.boosting import xgboost
 FAILURE_MARGIN = 0.5
 """A failure's score lies this many standard deviations below the slowest 5 % of its task."""
 
-BOOSTER_FILE = "prior.ubj"
 METADATA_FILE = "prior.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 class DamagedPriorError(ValueError):
@@ -47,6 +47,7 @@ class Hyperparameters:
     subsample: float = 0.8
     colsample_bytree: float = 0.6
     task_rows: int = 2000  # beyond this many rows a task weighs no more
+    members: int = 3  # models that differ in their seed and are averaged
 
 
 def standardise(log_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], float, float]:
@@ -61,12 +62,19 @@ def standardise(log_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], float,
 
 
 class Prior:
-    """A trained prior. ``schema`` names the features it was made for, ``groups`` what it has seen (kernel families)."""
+    """A trained prior: a few boosters that are averaged. ``schema`` names the features it was made for, ``groups`` what
+    it has seen (kernel families)."""
 
     def __init__(
-        self, booster: xgboost.Booster, *, schema: str, groups: frozenset[str], offset: float, deviation: float
+        self,
+        boosters: Sequence[xgboost.Booster],
+        *,
+        schema: str,
+        groups: frozenset[str],
+        offset: float,
+        deviation: float,
     ) -> None:
-        self._booster = booster
+        self._boosters = tuple(boosters)
         self.schema, self.groups = schema, groups
         self.offset, self.deviation = offset, deviation
 
@@ -87,22 +95,33 @@ class Prior:
         chosen = hyperparameters or Hyperparameters()
         target, weight, offset, deviation = _targets(data, chosen.task_rows)
         parameters = asdict(chosen)
-        rounds = parameters.pop("rounds")
+        rounds, members = parameters.pop("rounds"), parameters.pop("members")
         del parameters["task_rows"]
-        parameters |= {"objective": "reg:squarederror", "tree_method": "hist", "nthread": threads, "seed": seed}
-        matrix = xgboost.DMatrix(data.x, label=target, weight=weight, nthread=threads)
-        booster = xgboost.train(parameters, matrix, num_boost_round=rounds)
-        return cls(booster, schema=schema, groups=groups, offset=offset, deviation=deviation)
+        parameters |= {"objective": "reg:squarederror", "tree_method": "hist", "nthread": threads}
+        matrix = xgboost.QuantileDMatrix(data.x, label=target, weight=weight, nthread=threads)
+        boosters = [
+            xgboost.train(parameters | {"seed": seed * members + member}, matrix, num_boost_round=rounds)
+            for member in range(members)
+        ]
+        return cls(boosters, schema=schema, groups=groups, offset=offset, deviation=deviation)
 
     @property
     def width(self) -> int:
         """Features that it was trained on."""
-        return int(self._booster.num_features())
+        return max(int(booster.num_features()) for booster in self._boosters)
 
     def score(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """(n,) standard deviations faster than the task's mean, from (n, d) features."""
-        predicted: NDArray[np.float32] = self._booster.inplace_predict(x)
-        return predicted.astype(np.float64)
+        mean: NDArray[np.float64] = self._each(x).mean(axis=0)
+        return mean
+
+    def disagreement(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """(n,) standard deviation of the members' log seconds about their mean."""
+        spread: NDArray[np.float64] = self.deviation * self._each(x).std(axis=0)
+        return spread
+
+    def _each(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.array([booster.inplace_predict(x) for booster in self._boosters], dtype=np.float64)
 
     def log_s(self, x: NDArray[np.float32], anchor_log_s: float) -> NDArray[np.float64]:
         """(n,) log seconds, the level taken from the roofline; without one (NaN) the level is arbitrary."""
@@ -111,18 +130,21 @@ class Prior:
 
     def with_threads(self, threads: int) -> Prior:
         """The same prior; predicts with so many threads from now on."""
-        self._booster.set_param({"nthread": threads})
+        for booster in self._boosters:
+            booster.set_param({"nthread": threads})
         return self
 
     def save(self, folder: Path) -> None:
         """Writes the trees as UBJSON and the rest as JSON into an existing folder."""
-        self._booster.save_model(folder / BOOSTER_FILE)
+        for member, booster in enumerate(self._boosters):
+            booster.save_model(folder / booster_file(member))
         metadata = {
             "format": _FORMAT,
             "schema": self.schema,
             "groups": sorted(self.groups),
             "offset": self.offset,
             "deviation": self.deviation,
+            "members": len(self._boosters),
         }
         (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2) + "\n")
 
@@ -131,9 +153,11 @@ class Prior:
         """Raises DamagedPriorError if files are missing, damaged, or of another feature schema."""
         try:
             metadata: dict[str, Any] = json.loads((folder / METADATA_FILE).read_text())
-            booster = xgboost.Booster(model_file=folder / BOOSTER_FILE)
+            files = [folder / booster_file(member) for member in range(int(metadata["members"]))]
+            if not files:
+                raise ValueError("no members")
             prior = cls(
-                booster,
+                [xgboost.Booster(model_file=file) for file in files],
                 schema=str(metadata["schema"]),
                 groups=frozenset(metadata["groups"]),
                 offset=float(metadata["offset"]),
@@ -146,6 +170,11 @@ class Prior:
         if not np.isfinite([prior.offset, prior.deviation]).all():
             raise DamagedPriorError(f"{folder}: offset and deviation are not finite")
         return prior
+
+
+def booster_file(member: int) -> str:
+    """Name of a member's file."""
+    return f"prior-{member}.ubj"
 
 
 def _targets(data: TrainingSet, task_rows: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float, float]:

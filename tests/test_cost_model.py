@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,16 +114,20 @@ def test_a_saved_prior_predicts_the_same(prior: Prior, tmp_path: Path) -> None:
     x = points(50, 3)
     assert np.array_equal(loaded.log_s(x, -4.0), prior.log_s(x, -4.0))
     assert loaded.groups == {"a"}
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".ubj"]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", *[".ubj"] * Hyperparameters().members]
 
 
-@pytest.mark.parametrize("damage", ["trees cut short", "no metadata", "not JSON", "other features", "missing key"])
+@pytest.mark.parametrize(
+    "damage", ["trees cut short", "no members", "no metadata", "not JSON", "other features", "missing key"]
+)
 def test_a_damaged_prior_is_an_error_not_a_wrong_answer(prior: Prior, tmp_path: Path, damage: str) -> None:
     prior.save(tmp_path)
-    trees, metadata = tmp_path / "prior.ubj", tmp_path / "prior.json"
+    trees, metadata = tmp_path / "prior-1.ubj", tmp_path / "prior.json"
     match damage:
         case "trees cut short":
             trees.write_bytes(trees.read_bytes()[:200])
+        case "no members":
+            metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"members": 0}))
         case "no metadata":
             metadata.unlink()
         case "not JSON":
@@ -131,6 +136,54 @@ def test_a_damaged_prior_is_an_error_not_a_wrong_answer(prior: Prior, tmp_path: 
             metadata.write_text(json.dumps({"schema": "s1"}))
     with pytest.raises(DamagedPriorError):
         Prior.load(tmp_path, schema="s2" if damage == "other features" else "s1")
+
+
+def test_a_prior_is_the_mean_of_members_that_need_not_agree(prior: Prior) -> None:
+    disagreement = prior.disagreement(points(50, 3))
+    assert (disagreement >= 0).all()
+    assert disagreement.max() > 0
+    settings = replace(SMALL, members=1)
+    alone = Prior.train(two_tasks(), schema="s1", groups=frozenset(), seed=5, threads=1, hyperparameters=settings)
+    assert (alone.disagreement(points(50, 3)) == 0).all()
+
+
+def test_the_spread_is_what_predictions_were_wrong_by(prior: Prior) -> None:
+    """Every fit first looks at how wrong the model was about what is new."""
+    x = points(64, 5)
+    spreads = []
+    for noise in (0.02, 0.5):
+        model = SessionModel(prior, trusted=True)
+        log_s = surface(x) + noise * np.random.default_rng(0).normal(size=len(x))
+        assert np.isnan(model.error)
+        for n in (8, 16, 24, 32):
+            model.fit(x[:n], log_s[:n])
+        spreads.append(float(np.median(model.spread(x[32:]))))
+    assert spreads[0] < 0.3
+    assert spreads[1] > 1.5 * spreads[0]
+
+
+def test_a_fit_does_not_depend_on_the_fits_before_it(prior: Prior) -> None:
+    """Nor where the rows of an earlier fit are not the first of a later one."""
+    x = points(64, 5)
+    log_s = surface(x)
+    anew, again, other = (SessionModel(prior, trusted=True) for _ in range(3))
+    again.fit(x[:20], log_s[:20])
+    other.fit(x[40:60], log_s[40:60])
+    for model in (anew, again, other):
+        model.fit(x[:40], log_s[:40])
+    assert np.array_equal(anew.predict(x), again.predict(x))
+    assert np.array_equal(anew.predict(x), other.predict(x))
+
+
+def test_a_refit_takes_less_than_a_tenth_of_a_second_however_much_was_measured(prior: Prior) -> None:
+    """Fifty milliseconds are wanted; see benchmarks.model_costs. A busy machine gets some patience."""
+    x = points(600, 5)
+    took_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        SessionModel(prior, trusted=True).fit(x, surface(x))
+        took_s.append(time.process_time() - began_s)
+    assert min(took_s) < 0.1
 
 
 def best_after(model: SessionModel, batches: int, x: NDArray[np.float32], log_s: NDArray[np.float64]) -> float:

@@ -85,6 +85,26 @@ def test_a_model_that_learns_beats_one_that_does_not() -> None:
     assert mean_time(NearestModel()) < 0.9 * mean_time(Blind())
 
 
+class Satisfied(NearestModel):
+    """Predicts that everything is slow, and is sure of it."""
+
+    def predict(self, task: Any, configs: Any) -> Any:
+        return super().predict(task, configs) * 0 + 1.0
+
+    def spread(self, task: Any, configs: Any) -> Any:
+        return super().predict(task, configs) * 0 + 1e-3
+
+
+def test_a_search_with_nothing_left_to_gain_ends_early_and_says_so() -> None:
+    result = tune(scripted_task(measurements=32), "job", parts(cost_model=Satisfied()), plan=Plan(stop_after=9))
+    assert 9 <= result.measured < 32
+    assert any(note.startswith("stopped early") for note in result.notes)
+    for plan, model in ((Plan(stop_after=None), Satisfied()), (Plan(stop_after=9), NearestModel())):
+        whole = tune(scripted_task(measurements=32), "job", parts(cost_model=model), plan=plan)
+        assert whole.measured == 32
+        assert not any(note.startswith("stopped early") for note in whole.notes)
+
+
 def test_the_budget_of_measurements_is_kept_and_nothing_is_measured_twice() -> None:
     runner = ScriptedRunner()
     result = tune(scripted_task(measurements=13), "job", parts(runner=runner))

@@ -29,9 +29,11 @@ def published(
     )
 
 
-def notes(with_models: bool, declared_baseline: Ran | None) -> tuple[str, ...]:
-    """What a reader of the result should know."""
+def notes(with_models: bool, declared_baseline: Ran | None, stopped: str = "") -> tuple[str, ...]:
+    """What a reader of the result should know. ``stopped``: why the search ended before its budget."""
     said = [] if with_models else [NO_MODEL]
+    if stopped:
+        said.append(stopped)
     if isinstance(declared_baseline, Failure):
         said.append(
             f"the baseline failed ({declared_baseline.outcome}: {declared_baseline.detail}); "

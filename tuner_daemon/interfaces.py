@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,15 @@ class CostModel(Protocol):
 
     def predict(self, task: Task, configs: Sequence[Config]) -> NDArray[np.float32]:
         """Log seconds, (n,). Without prior and measurements: all equal."""
+        ...
+
+
+@runtime_checkable
+class Uncertain(Protocol):
+    """A cost model that knows how wrong it may be."""
+
+    def spread(self, task: Task, configs: Sequence[Config]) -> NDArray[np.float32]:
+        """Deviation of log seconds to expect from ``predict``, (n,); NaN before there is evidence."""
         ...
 
 

@@ -23,6 +23,7 @@ class Plan:
     drop_factor: float = 3.0  # a first launch slower than this times the incumbent gets no more samples
     margin: float = 0.02  # what is slower than the incumbent by more than this gets no more samples than show it
     patience: int = 24  # this many failures with no success end the job
+    stop_after: int | None = 24  # measurements before a search may end because nothing is left to gain; None: never
     first_timeout_s: float = 30.0
     heat_timeout_s: float = 25.0
     final_limit_s: float = 180.0  # a final round that takes longer ends with the blocks that it has

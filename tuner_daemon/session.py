@@ -24,6 +24,7 @@ from tuner_daemon.records.measurement import Artifact, Failure, Measurement, Out
 from tuner_daemon.records.result import Result
 from tuner_daemon.records.space import Config
 from tuner_daemon.records.task import Task
+from tuner_daemon.stopping import why_stop
 from tuner_daemon.verdict import ONE, Judgement, judge
 
 HEATS = 3
@@ -88,6 +89,7 @@ class Search:
     round: int = 0
     began_s: float = field(init=False)
     choosing_s: float = 0.0
+    stopped: str = ""  # why the search ended before its budget
 
     def __post_init__(self) -> None:
         self.began_s = self.parts.clock()
@@ -133,7 +135,7 @@ class Search:
         budget = self.task.spec.budget
         disturbed = self._outcomes().get(Outcome.DISTURBED, 0)  # not measured, so they do not count; within reason
         left = budget.measurements - len(self.started) + min(disturbed, budget.measurements // 4)
-        if left <= 0 or self.elapsed_s >= budget.seconds:
+        if left <= 0 or self.elapsed_s >= budget.seconds or self.stopped:
             return None
         return Outlook(self._corrected(), min(self.plan.batch, left))
 
@@ -247,10 +249,22 @@ class Search:
         ]
         predicted = self.parts.cost_model.predict(self.task, [p.config for p in proposals])
         scored = [replace(p, predicted_log_s=float(s)) for p, s in zip(proposals, predicted, strict=True)]
-        chosen = shortlist(scored, outlook.size)
+        chosen = [] if self._may_stop(outlook, scored) else shortlist(scored, outlook.size)
         self.started.update(p.config.key for p in chosen)
         self.choosing_s += time.perf_counter() - began_s
         return chosen
+
+    def _may_stop(self, outlook: Outlook, scored: Sequence[Proposal]) -> bool:
+        if self.plan.stop_after is not None:
+            self.stopped = why_stop(
+                self.task,
+                outlook.history,
+                self.parts.cost_model,
+                scored,
+                batch=outlook.size,
+                after=self.plan.stop_after,
+            )
+        return bool(self.stopped)
 
     def _effort(self) -> Effort:
         limit_s = self.task.spec.budget.seconds
@@ -341,7 +355,7 @@ class Search:
             clocks=winner.clocks,
             models=models,
             wall_s={**seconds, "total": self.elapsed_s},
-            notes=notes(any(models.values()), declared),
+            notes=notes(any(models.values()), declared, self.stopped),
             counters=self._counters() | {"disturbed_heats": float(final.disturbed)},
         )
 

@@ -50,6 +50,7 @@ class SearchSettings(_Table):
     samples: int = Field(15, ge=1)
     finalists: int = Field(8, ge=1)
     final_blocks: int = Field(30, ge=8)
+    early_stop: bool = True
     seed: int = 0
 
 

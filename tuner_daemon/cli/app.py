@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tuner_daemon.cli.options import ManyPaths
+
 if TYPE_CHECKING:
     from tuner_daemon.settings import Settings
 
@@ -166,6 +168,41 @@ def collect(
     from tuner_daemon.cli.workshop import run_collect
 
     run_collect(_settings(settings_file), plan, lambda line: print(line, file=sys.stderr), seconds)
+
+
+@app.command(cls=ManyPaths)
+def evaluate(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Logs, and folders or files of recorded spaces, to leave out in turn")
+    ] = None,
+    train: Annotated[list[Path] | None, typer.Option("--train", help="Instead: learn from these …")] = None,
+    test: Annotated[list[Path] | None, typer.Option("--test", help="… and search these.")] = None,
+    leave_out: Annotated[str, typer.Option("--leave-out", help="What to leave out.")] = "device,shape,family",
+    measurements: Annotated[int, typer.Option("--measurements", min=1, help="Of each search.")] = 96,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches per space and method.")] = 25,
+    training_seeds: Annotated[int, typer.Option("--training-seeds", min=1, help="Trainings they share.")] = 3,
+    policy_steps: Annotated[int, typer.Option("--policy-steps", min=0, help="0 leaves the policy out.")] = 4000,
+    methods: Annotated[str | None, typer.Option("--methods", help="Names with commas between them.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Where finished pieces are kept.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes (default: one per core).")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every run to this file.")] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="Write the curves to this file, as SVG.")] = None,
+    settings_file: SettingsFile = None,
+) -> None:
+    """Say what learning is worth on recorded spaces that it has not seen. Stopped, it goes on where it was."""
+    import os
+
+    from tuner_daemon.cli.evaluate import publish, run_evaluate, show
+    from tuner_daemon.evaluation.methods import DEFAULT_METHODS
+    from tuner_daemon.evaluation.run import Wanted
+
+    chosen = tuple(methods.split(",")) if methods else DEFAULT_METHODS
+    wanted = Wanted(measurements, seeds, min(seeds, training_seeds), chosen, policy_steps)
+    kept = folder or _settings(settings_file).state_dir / "evaluation"
+    processes = jobs or len(os.sched_getaffinity(0))
+    found = run_evaluate(paths or [], train or [], test or [], leave_out, wanted, kept.absolute(), processes)
+    publish(found, json_file, plot_file)
+    show(found)
 
 
 @log_app.command("stats")

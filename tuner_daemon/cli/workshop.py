@@ -25,7 +25,7 @@ from tuner_daemon.learning.cost import LearnedCostModel, load_prior
 from tuner_daemon.learning.policy import Policy, load_policy
 from tuner_daemon.learning.proposers import MixedProposer
 from tuner_daemon.measuring import Parts
-from tuner_daemon.plan import Plan
+from tuner_daemon.plan import DEFAULT_PLAN, Plan
 from tuner_daemon.records.kernel import Kernel
 from tuner_daemon.records.spec import DeviceRequest
 from tuner_daemon.settings import Settings
@@ -75,6 +75,7 @@ class Workshop:
                 samples=search.samples,
                 finalists=search.finalists,
                 final_blocks=search.final_blocks,
+                stop_after=DEFAULT_PLAN.stop_after if search.early_stop else None,
             ),
         )
 

@@ -66,6 +66,12 @@ class LearnedCostModel:
             return np.zeros(0, dtype=np.float32)
         return self._model_for(task).predict(features(task, configs)).astype(np.float32)
 
+    def spread(self, task: Task, configs: Sequence[Config]) -> NDArray[np.float32]:
+        """(n,) deviation of log seconds to expect from predictions; NaN before there is evidence."""
+        if not configs:
+            return np.zeros(0, dtype=np.float32)
+        return self._model_for(task).spread(features(task, configs)).astype(np.float32)
+
     def _model_for(self, task: Task) -> SessionModel:
         if self._model is None or self._task is not task:
             self._task = task

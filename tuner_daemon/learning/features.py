@@ -37,7 +37,9 @@ _LAUNCH_NAMES = (
     "outputs_per_thread",
     "outputs_per_block",
     "flops_per_thread",
+    "bytes_per_thread",
     "warp_efficiency",
+    "warp_row",
     "registers",
     "resident_blocks",
     "occupancy",
@@ -55,7 +57,10 @@ _SHAPE_NAMES = (
     "micro_reuse",
     "vector_bytes_per_thread",
     "intensity_over_balance",
+    "tile_intensity_over_balance",
+    "edge_use",
     "shared_share",
+    "instruction_parallelism",
     "in_flight",
 )
 _PROBLEM_NAMES = (
@@ -78,7 +83,7 @@ FEATURE_NAMES: tuple[str, ...] = (
 )
 """Column names of :func:`features`, in order."""
 
-_MEANING = 1  # raise when a feature's meaning changes under the same name
+_MEANING = 2  # raise when a feature's meaning changes under the same name
 FEATURE_SCHEMA: str = hashlib.sha256(f"{_MEANING}\n{chr(10).join(FEATURE_NAMES)}".encode()).hexdigest()[:16]
 """Stored with every model: a model made for other features is not used."""
 
@@ -94,7 +99,8 @@ def feature_matrix(
 ) -> NDArray[np.float32]:
     """As :func:`features`, from parameter columns; needs no space, so rows of a log can be described without one."""
     roles = role_numbers(kernel, columns)
-    launch = launch_numbers(kernel, problem, device, columns, n)
+    work = sum((value for axis in "xyz" for value in roles.get(f"work_{axis}", [])), start=np.zeros(n))
+    launch = launch_numbers(kernel, problem, device, columns, n, work)
     wanted = problem_numbers(kernel, problem, device)
     numbers = device_numbers(device)
     shape = _shape_numbers(roles, launch, wanted, numbers, n)
@@ -137,17 +143,21 @@ def _shape_numbers(
     work = total("work_x", "work_y", "work_z")
     vector = total("vector_width")
     unroll = np.maximum(total("unroll"), 0.0)
+    tile_reuse = _harmonic(side_m, side_n)
     return {
         "side_m": side_m,
         "side_n": side_n,
         "tile_area": side_m + side_n,
-        "tile_reuse": _harmonic(side_m, side_n),
+        "tile_reuse": tile_reuse,
         "tile_aspect": side_m - side_n,
         "micro_tile": work,
         "micro_reuse": _harmonic(total("work_x"), total("work_y")),
         "vector_bytes_per_thread": vector + problem["element_bytes"],
         "intensity_over_balance": np.full(n, problem["intensity"] - device["balance"]),
+        "tile_intensity_over_balance": tile_reuse + 1.0 - problem["element_bytes"] - device["balance"],
+        "edge_use": launch["outputs_per_block"] - side_m - side_n,
         "shared_share": launch["shared_bytes"] - device["shared_bytes_per_sm"],
+        "instruction_parallelism": vector + unroll + work,
         "in_flight": launch["threads"] + launch["resident_blocks"] + vector + unroll + work,
     }
 

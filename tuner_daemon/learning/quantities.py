@@ -84,14 +84,41 @@ def elements(argument: Argument, problem: Mapping[str, Value]) -> float:
     return math.prod((scalar(side, problem) for side in argument.shape), start=1.0)
 
 
+def settled(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
+    """The problem, and the parameters that have one value only: constants of this kernel."""
+    return {**problem, **{p.name: p.values[0] for p in kernel.parameters if len(p.values) == 1}}
+
+
+def moved_bytes(kernel: Kernel, problem: Mapping[str, Value]) -> float:
+    """What must be read and written at least: as declared, else every array once; NaN if neither is known."""
+    declared = scalar(kernel.work.bytes, settled(kernel, problem))
+    if not math.isnan(declared):
+        return declared
+    arrays = [a for a in kernel.arguments if a.kind in ("input", "output", "inout")]
+    return sum(elements(a, problem) * dtype_bytes(a, problem) for a in arrays)
+
+
+def output_elements(kernel: Kernel, problem: Mapping[str, Value]) -> float:
+    """Of all output arrays; where none is declared, the product of the sizes that the grid covers. NaN: unknown."""
+    arrays = [a for a in kernel.arguments if a.kind in ("output", "inout")]
+    if arrays:
+        return sum(elements(a, problem) for a in arrays)
+    named = [name for side in kernel.launch.grid for name in sorted(side.names & problem.keys())]
+    sizes = [float(size) for name in named if isinstance(size := problem[name], int | float)]
+    return math.prod(sizes) if sizes else math.nan
+
+
+def warp_size(device: DeviceInfo) -> float:
+    """Threads that run in step; 32 where the device does not say."""
+    return float(device.attributes.get("warp_size", 32.0)) or 32.0
+
+
 def problem_numbers(kernel: Kernel, problem: Mapping[str, Value], device: DeviceInfo) -> dict[str, float]:
     """log2 of what the problem asks for: operations, bytes, intensity, output elements, sizes, roofline seconds."""
     arrays = [a for a in kernel.arguments if a.kind in ("input", "output", "inout")]
-    moved = scalar(kernel.work.bytes, problem)
-    if math.isnan(moved):
-        moved = sum(elements(a, problem) * dtype_bytes(a, problem) for a in arrays)
-    flops = scalar(kernel.work.flops, problem)
-    outputs = sum(elements(a, problem) for a in arrays if a.kind != "input")
+    moved = moved_bytes(kernel, problem)
+    flops = scalar(kernel.work.flops, settled(kernel, problem))
+    outputs = output_elements(kernel, problem)
     names = {"flops": log2(flops), "bytes": log2(moved), "outputs": log2(outputs)}
     names["intensity"] = names["flops"] - names["bytes"]
     names["roofline_s"] = log2(roofline_s(flops, moved, device))
@@ -114,14 +141,13 @@ def roofline_s(flops: float, moved_bytes: float, device: DeviceInfo) -> float:
 
 def value_numbers(parameter: Parameter, column: NDArray[np.generic]) -> Floats:
     """(n,) on a log2 scale: log2 of a positive number, -1 for zero and false, the rank of a text value."""
-    if column.dtype.kind in "OUS":
-        ranks = {value: float(rank) for rank, value in enumerate(parameter.values)}
-        return np.array([_rank_or_number(value, ranks) for value in column.tolist()], dtype=np.float64)
-    return _log2_signed(column.astype(np.float64))
-
-
-def _rank_or_number(value: Value, ranks: Mapping[Value, float]) -> float:
-    return ranks[value] if isinstance(value, str) else float(_log2_signed(np.array([float(value)]))[0])
+    if column.dtype.kind not in "OUS":
+        return _log2_signed(column.astype(np.float64))
+    numbers = np.full(len(column), np.nan)
+    for rank, value in enumerate(parameter.values):
+        number = float(rank) if isinstance(value, str) else float(_log2_signed(np.array([float(value)]))[0])
+        numbers[column == value] = number
+    return numbers
 
 
 def _log2_signed(values: Floats) -> Floats:
@@ -147,27 +173,34 @@ def _array(expression: Expression, names: Mapping[str, NDArray[np.generic] | Val
 
 
 def launch_numbers(
-    kernel: Kernel, problem: Mapping[str, Value], device: DeviceInfo, columns: Columns, n: int
+    kernel: Kernel, problem: Mapping[str, Value], device: DeviceInfo, columns: Columns, n: int, work: Floats
 ) -> dict[str, Floats]:
-    """(n,) each, log2 unless a ratio: geometry, occupancy, waves, tail, work per thread, shared memory."""
+    """(n,) each, log2 unless a ratio: geometry, occupancy, waves, tail, work per thread, shared memory.
+
+    ``work``: (n,) log2 of the elements per thread that the parameters name; it stands in for outputs per thread where
+    those are not known.
+    """
     names: dict[str, NDArray[np.generic] | Value] = {**problem, **columns}
     block = [_array(side, names, n) for side in kernel.launch.block]
     grid = [_array(side, names, n) for side in kernel.launch.grid]
     threads = np.prod(block, axis=0) if block else np.ones(n)
     blocks = np.prod(grid, axis=0) if grid else np.ones(n)
+    all_threads = log2_array(threads * blocks)
     shared = _array(kernel.launch.shared_bytes, names, n)
-    outputs = sum(elements(a, problem) for a in kernel.arguments if a.kind in ("output", "inout"))
-    per_thread = np.divide(outputs, threads * blocks, out=np.full(n, np.nan), where=threads * blocks > 0)
+    outputs = log2(output_elements(kernel, problem))
+    per_thread = np.asarray(work if math.isnan(outputs) else outputs - all_threads)
     result = {
         "block_x": log2_array(block[0]) if block else np.full(n, np.nan),
         "threads": log2_array(threads),
         "blocks": log2_array(blocks),
         "shared_bytes": np.log2(1.0 + np.maximum(shared, 0.0)),
-        "outputs_per_thread": log2_array(per_thread),
-        "outputs_per_block": log2_array(per_thread * threads),
-        "flops_per_thread": log2(scalar(kernel.work.flops, problem)) - log2_array(threads * blocks),
+        "outputs_per_thread": per_thread,
+        "outputs_per_block": per_thread + log2_array(threads),
+        "flops_per_thread": log2(scalar(kernel.work.flops, settled(kernel, problem))) - all_threads,
+        "bytes_per_thread": log2(moved_bytes(kernel, problem)) - all_threads,
+        "warp_row": (log2_array(block[0]) if block else np.zeros(n)) - np.log2(warp_size(device)),
     }
-    return result | occupancy_numbers(device, threads, blocks, shared, per_thread)
+    return result | occupancy_numbers(device, threads, blocks, shared, np.exp2(per_thread))
 
 
 def occupancy_numbers(
@@ -178,7 +211,7 @@ def occupancy_numbers(
     Source: the CUDA occupancy calculator, at warp granularity, with estimated registers.
     """
     limit = {name: float(device.attributes.get(name, math.inf)) for name in DEVICE_ATTRIBUTES}
-    warp = limit["warp_size"] if math.isfinite(limit["warp_size"]) else 32.0
+    warp = warp_size(device)
     padded = np.maximum(np.ceil(threads / warp), 1.0) * warp
     registers = np.clip(BASE_REGISTERS + np.nan_to_num(accumulators, nan=1.0), BASE_REGISTERS, MAX_REGISTERS)
     resident = np.minimum.reduce(

@@ -62,8 +62,18 @@ class ParamSpace:
     size_exact: bool
     sha256: str  # of names, values, constraints and the problem's values they read
 
-    def __init__(self, kernel: Kernel, problem: Mapping[str, Value], *, list_limit: int = 2_000_000) -> None:
-        """Raises KernelError if the constraints leave nothing (naming the constraint that empties the space)."""
+    def __init__(
+        self,
+        kernel: Kernel,
+        problem: Mapping[str, Value],
+        *,
+        list_limit: int = 2_000_000,
+        among: NDArray[np.integer] | None = None,
+    ) -> None:
+        """Raises KernelError if the constraints leave nothing (naming the constraint that empties the space).
+
+        ``among``: (n, d) positions of values; only these configurations count, such as those that were recorded.
+        """
         self.parameters = kernel.parameters
         self._file = kernel.folder / "kernel.toml"
         self._names = tuple(parameter.name for parameter in self.parameters)
@@ -71,8 +81,11 @@ class ParamSpace:
         self._position = [{value: i for i, value in enumerate(p.values)} for p in self.parameters]
         self._values = [values_array(parameter) for parameter in self.parameters]
         self._rules = self._bind(kernel, problem)
+        self._among: frozenset[bytes] | None = None
         self._parts: list[Listed | Open] = []
-        for axes in components(self._rules, len(self.parameters)):
+        if among is not None:
+            self._parts.append(self._listing_of(kernel, problem, among))
+        for axes in components(self._rules, len(self.parameters)) if among is None else ():
             try:
                 self._parts.append(enumerate_component(axes, self._rules, self._counts, list_limit))
             except EmptyError as error:
@@ -128,6 +141,8 @@ class ParamSpace:
         for rule in self._rules:
             if not rule.check([rows[:, axis] for axis in rule.axes])[0]:
                 raise KernelError(f'does not satisfy "{rule.written}"', file=self._file, key="configuration")
+        if not self.valid(rows)[0]:
+            raise KernelError("is not among the listed configurations", file=self._file, key="configuration")
         return self._configs(rows)[0]
 
     def valid(self, rows: NDArray[np.integer]) -> Mask:
@@ -136,6 +151,8 @@ class ParamSpace:
         checked = np.where(good[:, None], rows, 0).astype(np.int16)
         for rule in self._rules:
             good &= rule.check([checked[:, axis] for axis in rule.axes])
+        if self._among is not None:
+            good &= np.fromiter((row.tobytes() in self._among for row in checked), dtype=np.bool_, count=len(checked))
         return good
 
     # --- drawing
@@ -183,9 +200,11 @@ class ParamSpace:
     def indices(self, configs: Sequence[Config]) -> NDArray[np.int32]:
         """(n, d) positions of the values in their declared order. Raises KernelError for a value not declared."""
         rows = np.empty((len(configs), len(self._names)), dtype=np.int32)
+        names = self._names
         try:
-            for j, (name, position) in enumerate(zip(self._names, self._position, strict=True)):
-                rows[:, j] = [position[c.values[j] if c.names == self._names else c[name]] for c in configs]
+            values = [c.values if c.names == names else tuple(c[name] for name in names) for c in configs]
+            for j, (position, column) in enumerate(zip(self._position, zip(*values, strict=True), strict=bool(values))):
+                rows[:, j] = list(map(position.__getitem__, column))
         except (KeyError, ValueError, IndexError) as error:
             raise KernelError(f"is not of this space ({error})", file=self._file, key="configuration") from error
         return rows
@@ -234,6 +253,16 @@ class ParamSpace:
                 rules.extend([rule] if rule.axes else [])
         return rules
 
+    def _listing_of(self, kernel: Kernel, problem: Mapping[str, Value], among: NDArray[np.integer]) -> Listed:
+        """One part that holds the valid ones of these rows."""
+        rows = among[self.valid(among)].astype(np.int16)
+        if not len(rows):
+            raise self._empty(kernel, "the list of configurations", problem)
+        rows = rows[lexicographic(rows, self._counts)]
+        rows = rows[np.append(True, (rows[1:] != rows[:-1]).any(axis=1))]  # np.unique takes ten times as long
+        self._among = frozenset(row.tobytes() for row in rows)
+        return Listed(tuple(range(len(self._names))), rows)
+
     def _empty(self, kernel: Kernel, constraint: str, problem: Mapping[str, Value]) -> KernelError:
         at = ", ".join(f"{name} = {value!r}" for name, value in problem.items())
         return KernelError(
@@ -246,7 +275,8 @@ class ParamSpace:
     def _digest(self, kernel: Kernel) -> str:
         read = {name: value for rule in self._rules for name, value in rule.problem.items()}
         values = [[parameter.name, list(parameter.values)] for parameter in self.parameters]
-        canonical = json.dumps([values, [c.text for c in kernel.constraints], read], sort_keys=True)
+        listed = [] if self._among is None else [hashlib.sha256(b"".join(sorted(self._among))).hexdigest()]
+        canonical = json.dumps([values, [c.text for c in kernel.constraints], read, *listed], sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def _configs(self, rows: Rows) -> list[Config]:

@@ -35,6 +35,31 @@ _TABLE: dict[str, tuple[str, str, tuple[float, ...]]] = {
         "sm_86",
         (48, 32, 1536, 16, 65536, 99 * _KIB, 100 * _KIB, 4 * _MIB, 1560e6, 1750e6, 256, 19.17e12, 448e9, 86),
     ),
+    "A6000": (
+        "NVIDIA RTX A6000",
+        "sm_86",
+        (84, 32, 1536, 16, 65536, 99 * _KIB, 100 * _KIB, 6 * _MIB, 1800e6, 2000e6, 384, 38.71e12, 768e9, 86),
+    ),
+    "RTX_3090": (
+        "NVIDIA GeForce RTX 3090",
+        "sm_86",
+        (82, 32, 1536, 16, 65536, 99 * _KIB, 100 * _KIB, 6 * _MIB, 1695e6, 1219e6, 384, 35.58e12, 936e9, 86),
+    ),
+    "RTX_4090": (
+        "NVIDIA GeForce RTX 4090",
+        "sm_89",
+        (128, 32, 1536, 24, 65536, 99 * _KIB, 100 * _KIB, 72 * _MIB, 2520e6, 1313e6, 384, 82.58e12, 1008e9, 89),
+    ),
+    "GTX_1080_Ti": (
+        "NVIDIA GeForce GTX 1080 Ti",
+        "sm_61",
+        (28, 32, 2048, 32, 65536, 48 * _KIB, 96 * _KIB, 2816 * _KIB, 1582e6, 1376e6, 352, 11.34e12, 484e9, 61),
+    ),
+    "V100": (
+        "Tesla V100-PCIE-16GB",
+        "sm_70",
+        (80, 32, 2048, 32, 65536, 96 * _KIB, 96 * _KIB, 6 * _MIB, 1380e6, 877e6, 4096, 14.13e12, 900e9, 70),
+    ),
     "A100": (
         "NVIDIA A100-PCIE-40GB",
         "sm_80",
@@ -50,12 +75,24 @@ _TABLE: dict[str, tuple[str, str, tuple[float, ...]]] = {
         "gfx1032",
         (28, 32, 1024, 32, 65536, 64 * _KIB, 64 * _KIB, 2 * _MIB, 2903e6, 1750e6, 128, 10.4e12, 224e9),
     ),
+    "W7800": (
+        "AMD Radeon PRO W7800",
+        "gfx1100",
+        (70, 32, 1024, 32, 65536, 64 * _KIB, 64 * _KIB, 6 * _MIB, 2499e6, 2250e6, 256, 45.2e12, 576e9),
+    ),
+    "MI50": (
+        "AMD Instinct MI50",
+        "gfx906",
+        (60, 64, 2560, 40, 65536, 64 * _KIB, 64 * _KIB, 4 * _MIB, 1746e6, 1000e6, 4096, 13.4e12, 1024e9),
+    ),
 }
 
 
 def device_named(name: str, label: str) -> DeviceInfo:
-    """The device that recordings call ``label``; without attributes if it is not in the table."""
-    known_name, arch, numbers = _TABLE.get(label, ("", "", ()))
+    """The device that recordings call ``label``, or whose name they give; without attributes if neither is in the
+    table."""
+    by_name = {known: entry for entry, (known, _, _) in _TABLE.items()}
+    known_name, arch, numbers = _TABLE.get(label.replace(" ", "_"), _TABLE.get(by_name.get(name, ""), ("", "", ())))
     attributes = dict(zip(_COLUMNS, map(float, numbers), strict=False))
     if attributes:
         attributes["max_threads_per_block"] = 1024.0

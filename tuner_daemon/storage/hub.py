@@ -1,8 +1,12 @@
 """Importing recorded spaces of others: a Parquet file and its JSON sidecar become a kernel folder.
 
 The sidecar has ``kernel``, ``params``, ``param_values``, ``restrictions`` (Python expressions), ``device_name``,
-``problem_size`` and where it comes from. Launch geometry follows the conventions of these kernels: ``block_size_x/y/z``
-are threads, each does ``tile_size_x/y`` elements, and the grid covers the problem.
+``problem_size`` and where it comes from. None of them says how a kernel is launched; names of parameters do, by the
+conventions of the tools that recorded them:
+
+- Kernel Tuner: ``block_size_x/y/z`` are threads, each does ``tile_size_x/y/z`` elements; the grid covers the problem.
+  KTT says ``WORK_GROUP_SIZE_X/Y/Z``; ``work_per_thread`` and the like mean a tile, too.
+- CLBlast: MDIMC x NDIMC threads make a tile of MWG x NWG.
 """
 
 from __future__ import annotations
@@ -57,12 +61,16 @@ def import_hub(json_path: Path, parquet_path: Path, folder: Path) -> Path:
     return folder
 
 
-def kernel_toml(sidecar: Mapping[str, Any], file: Path | None = None) -> str:
-    """The text of a kernel.toml. Raises KernelError for restrictions outside the expression language."""
+def kernel_toml(sidecar: Mapping[str, Any], file: Path | None = None, *, strict: bool = True) -> str:
+    """The text of a kernel.toml. Raises KernelError for restrictions outside the expression language; not ``strict``,
+    it leaves them out: where the recorded configurations are the space, nothing depends on them."""
     shape = _shape(sidecar)
-    constraints = _translated(sidecar.get("restrictions") or [], {*sidecar["params"], *shape.problem}, file)
+    names, restrictions = {*sidecar["params"], *shape.problem}, sidecar.get("restrictions") or []
+    if not strict:
+        restrictions = [text for text in restrictions if not _untranslatable(text, names)]
+    constraints = _translated(restrictions, names, file)
     lines = [
-        f"# Recorded on several devices by others: {sidecar['source']} ({sidecar['license']}).",
+        f"# Recorded by others: {sidecar.get('source', 'unknown')} ({sidecar.get('license', 'licence unknown')}).",
         f"name = {_toml(sidecar['kernel'])}",
         "",
         *(["[problem]"] if shape.problem else []),
@@ -97,8 +105,10 @@ def _translated(restrictions: Iterable[str], names: set[str], file: Path | None)
     return list(restrictions)
 
 
-def _untranslatable(text: str, names: set[str]) -> str:
+def _untranslatable(text: Any, names: set[str]) -> str:
     """Why an expression is outside our language; empty if it is not."""
+    if not isinstance(text, str):
+        return "is no text"
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
@@ -134,64 +144,53 @@ def _recording(parquet_path: Path, parameters: Sequence[str], device: DeviceInfo
 
 
 def _shape(sidecar: Mapping[str, Any]) -> _Shape:
-    known = _KNOWN.get(sidecar["kernel"])
-    return known(sidecar) if known else _by_convention(sidecar, _sizes(sidecar))
+    """By the conventions that the names of the parameters follow."""
+    names = {str(name).lower(): str(name) for name in sidecar["params"]}
+    sizes = _sizes(sidecar)
+    if {"mwg", "nwg", "mdimc", "ndimc"} <= names.keys() and "size_y" in sizes:
+        return _clblast_gemm(names, sizes)
+    block, grid = [], []
+    for axis in "xyz":
+        threads = next((names[name] for stem in _THREADS if (name := f"{stem}_{axis}") in names), None)
+        if threads is None:
+            continue
+        tile = next((names[name] for name in _tile_names(axis) if name in names), "1")
+        block.append(threads)
+        grid.append(f"ceil_div(size_{axis}, {threads} * {tile})" if f"size_{axis}" in sizes else "1")
+    return _Shape(sizes, block or ["1"], grid or ["1"], *_stencil_work(names, sizes))
+
+
+_THREADS = ("block_size", "work_group_size", "workgroup_size", "group_size", "local_size", "block_dim", "threads")
+_TILES = ("tile_size", "work_per_thread", "elements_per_thread", "items_per_thread", "outputs_per_thread", "tile")
+
+
+def _tile_names(axis: str) -> list[str]:
+    """What a thread's elements along an axis may be called; a name without an axis is along the first."""
+    return [name for stem in _TILES for name in (f"{stem}_{axis}", *([stem] if axis == "x" else []))]
 
 
 def _sizes(sidecar: Mapping[str, Any]) -> dict[str, int]:
     given = sidecar.get("problem_size")
-    sizes = [given] if isinstance(given, int) else list(given or [])
-    return dict(zip(("size_x", "size_y", "size_z"), sizes, strict=False))
+    sizes = given if isinstance(given, list | tuple) else [given]
+    numbers = [int(size) if isinstance(size, int | float) and size >= 1 else 0 for size in sizes]
+    return {name: size for name, size in zip(("size_x", "size_y", "size_z"), numbers, strict=False) if size}
 
 
-def _by_convention(
-    sidecar: Mapping[str, Any], sizes: dict[str, int], flops: str | None = None, bytes_: str | None = None
-) -> _Shape:
-    names = set(sidecar["params"])
-    block, grid = [], []
-    for axis in "xyz":
-        threads = f"block_size_{axis}"
-        if threads not in names:
-            continue
-        block.append(threads)
-        tile = next((t for t in (f"tile_size_{axis}", "tile_size" if axis == "x" else "") if t in names), "1")
-        grid.append(f"ceil_div(size_{axis}, {threads} * {tile})" if f"size_{axis}" in sizes else "1")
-    return _Shape(sizes, block or ["1"], grid or ["1"], flops, bytes_)
+def _stencil_work(names: Mapping[str, str], sizes: Mapping[str, int]) -> tuple[str | None, str | None]:
+    """Operations and bytes where the names say that a filter goes over a plane; otherwise nobody knows."""
+    if not {"filter_width", "filter_height"} <= names.keys() or "size_y" not in sizes:
+        return None, None
+    width, height = names["filter_width"], names["filter_height"]
+    halo = f"(size_x + {width} - 1) * (size_y + {height} - 1)"
+    return f"2 * size_x * size_y * {width} * {height}", f"4 * (size_x * size_y + {halo})"
 
 
-def _convolution(sidecar: Mapping[str, Any]) -> _Shape:
-    pixels = "size_x * size_y"
-    flops = f"2 * {pixels} * filter_width * filter_height"
-    halo = "(size_x + filter_width - 1) * (size_y + filter_height - 1)"
-    return _by_convention(sidecar, _sizes(sidecar), flops, f"4 * ({pixels} + {halo})")
-
-
-def _dedispersion(sidecar: Mapping[str, Any]) -> _Shape:
-    # size_x samples by size_y dispersion measures, summed over the channels of an ARTS observation.
-    return _by_convention(sidecar, _sizes(sidecar), "1536 * size_x * size_y")
-
-
-def _gemm(sidecar: Mapping[str, Any]) -> _Shape:
-    m, n = sidecar["problem_size"]
+def _clblast_gemm(names: Mapping[str, str], sizes: Mapping[str, int]) -> _Shape:
+    problem = {"m": sizes["size_x"], "n": sizes["size_y"], "k": sizes.get("size_z", sizes["size_x"])}
     return _Shape(
-        {"m": m, "n": n, "k": m},
-        ["MDIMC", "NDIMC"],
-        ["ceil_div(m, MWG)", "ceil_div(n, NWG)"],
+        problem,
+        [names["mdimc"], names["ndimc"]],
+        [f"ceil_div(m, {names['mwg']})", f"ceil_div(n, {names['nwg']})"],
         "2 * m * n * k",
         "4 * (m * k + k * n + 2 * m * n)",
     )
-
-
-def _coulomb(sidecar: Mapping[str, Any]) -> _Shape:
-    # The recording does not say how many atoms and grid points there were.
-    block = [f"WORK_GROUP_SIZE_{axis}" for axis in "XYZ" if f"WORK_GROUP_SIZE_{axis}" in sidecar["params"]]
-    return _Shape({}, block, ["1"])
-
-
-_KNOWN = {
-    "convolution": _convolution,
-    "convolution_milo": _convolution,
-    "dedispersion_milo": _dedispersion,
-    "gemm": _gemm,
-    "coulomb3d_ktt": _coulomb,
-}

@@ -65,7 +65,8 @@ class Trial:
             raise
 
     def close(self) -> None:
-        """Its memory is given back now, and not when the garbage collector comes upon the trial."""
+        """What is the candidate's own goes back at once: its checks refer back to it, and only the collector would
+        find out that nobody else does."""
         self._calls.clear()
         self._scratch.clear()
         self._loaded.unload()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,7 +151,9 @@ class Workspace:
         """Adds slots until so many launches in a row find nothing in the caches, as far as memory allows."""
         slot_bytes = max(1, sum(arrays.nbytes(a) for a in self.problem.arrays))
         wanted = min(launches, -(-self.device.rotation_bytes // slot_bytes), len(self.slots) + self._fitting() - 1)
-        self.slots += [Slot(self.device, self.problem, self.checks) for _ in range(wanted - len(self.slots))]
+        with suppress(NoMemoryError):  # others use the device, too
+            while len(self.slots) < wanted:
+                self.slots.append(Slot(self.device, self.problem, self.checks))
 
     def loaded(self, number: int) -> tuple[int, Slot]:
         """The slot that holds input set ``number`` (counted round and round), and its index."""
@@ -284,14 +287,16 @@ class Workspaces:
         while len(self._kept) >= KEPT:
             self._kept.popitem(last=False)
         try:
-            workspace = Workspace(self._device, problem, self.checks, self._seed)
+            return self._added(problem)
         except NoMemoryError:
             if not self._kept:
                 raise
             self._kept.clear()
-            workspace = Workspace(self._device, problem, self.checks, self._seed)
-        self._kept[problem.key] = workspace
-        return workspace
+        return self._added(problem)  # not in the handler: the error there keeps what had been allocated already
+
+    def _added(self, problem: Problem) -> Workspace:
+        self._kept[problem.key] = Workspace(self._device, problem, self.checks, self._seed)
+        return self._kept[problem.key]
 
 
 def allocate_scratch(device: Device, program: Program) -> dict[str, Buffer]:

@@ -1,0 +1,1 @@
+"""What the learned models are worth on recorded spaces that they have not seen."""
