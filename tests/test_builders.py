@@ -22,9 +22,7 @@ from tuner_daemon.builders.cuda import cuda_builder
 from tuner_daemon.builders.gcc import GccBuilder
 from tuner_daemon.builders.nvcc import NvccBuilder
 from tuner_daemon.builders.nvrtc import NvrtcBuilder
-from tuner_daemon.builders.replay import ReplayBuilder
 from tuner_daemon.errors import KernelError, MissingPartError
-from tuner_daemon.interfaces import Builder
 from tuner_daemon.records.kernel import Kernel, Reference, Source
 from tuner_daemon.records.measurement import Failure
 from tuner_daemon.records.space import Config
@@ -375,17 +373,6 @@ def test_nvcc_builds_for_the_architectures_own_features_too(cache: BuildCache, t
     kernel = vector_add_kernel(tmp_path, cuda=KERNEL_CU.replace("{", "{" + WGMMA, 1))
     builder = NvccBuilder(cache, arch="sm_90", jobs=1)
     artifact(one(builder, kernel, "cuda"))
-    builder.close()
-
-
-def test_replay_builds_nothing(tmp_path: Path) -> None:
-    builder: Builder = ReplayBuilder()
-    kernel = vector_add_kernel(tmp_path)
-    items = [artifact(item) for item in builder.build(spec_for(kernel, "replay"), CONFIGS)]
-    assert [item.config for item in items] == CONFIGS
-    assert [item.sha256 for item in items] == [config.key for config in CONFIGS]
-    assert {(item.path, item.build_s) for item in items} == {(kernel.folder, 0.0)}
-    assert builder.build_reference(spec_for(kernel, "replay")).config == Config((), ())
     builder.close()
 
 

@@ -103,7 +103,7 @@ def test_a_call_that_hangs_is_given_up_once_and_for_all(nvml: StandIn, caplog: p
     nvml.set({"hang nvmlDeviceGetPowerUsage": ""})
     began_s = time.monotonic()
     readings = [clocks.read() for _ in range(20)]
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < 3.0, "each of them would take 0.2 s"
     assert readings == [Reading()] * 20
     assert len([record for record in caplog.records if "given up" in record.message]) == 1
     nvml.unset("hang nvmlDeviceGetPowerUsage")  # lets the thread end
@@ -340,6 +340,7 @@ def test_measurements_that_follow_each_other_share_the_look_between_them(monkeyp
 
     reader = Counting()
     kept = Keeper("observe", "u", reader)
+    monkeypatch.setattr("tuner_daemon.runners.clocks.FRESH_S", 60.0)
     with kept.watch() as first:
         pass
     with kept.watch() as second:

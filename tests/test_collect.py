@@ -14,7 +14,7 @@ from tuner_daemon.collect import BATCH, PLACES, STRATUM_SHARE, Wanted, plan_of
 from tuner_daemon.collect import collect as collect_all
 from tuner_daemon.measuring import Parts
 from tuner_daemon.records.kernel import Parameter
-from tuner_daemon.records.measurement import Artifact, Outcome, Ran
+from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Ran
 from tuner_daemon.records.space import Config, ParamSpace
 from tuner_daemon.records.spec import KernelSpec
 from tuner_daemon.records.task import Task
@@ -92,6 +92,23 @@ def test_problems_of_one_kernel_share_their_binaries() -> None:
     log.rows = [row for row in log.rows if row.job == "one"]
     again = collect_all([Wanted(task, "one"), Wanted(other, "two")], bench, 12, seed=1)
     assert again.measured == len(builder.asked) == len(log.measurements("two"))
+
+
+def test_what_was_disturbed_is_run_once_more_also_at_the_end() -> None:
+    shaken = Counter[str]()
+
+    class Shaken(ScriptedRunner):
+        def run(self, task: Task, artifact: Artifact, effort: Any) -> Ran:
+            shaken[artifact.config.key] += 1
+            if artifact.config["A"] == 2 and shaken[artifact.config.key] == 1:
+                return Failure(artifact.config, Outcome.DISTURBED, "somebody else was there")
+            return super().run(task, artifact, effort)
+
+    log, task = ListLog(), scripted_task(constraints=("A <= 2", "B <= 2"))
+    done = collect_all([Wanted(task, "job")], parts(log=log, runner=Shaken()), None, seed=1)
+    assert done.measured == len(log.rows) == task.space.size == 4
+    assert {row.ran.outcome for row in log.rows} == {Outcome.OK}
+    assert sorted(shaken.values()) == [1, 1, 2, 2]
 
 
 def test_without_a_number_the_space_is_measured_whole() -> None:

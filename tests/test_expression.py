@@ -306,10 +306,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_not_on_the_list_is_refused_at_once(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ExpressionError) as caught:
         Expression.parse(text)
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert len(str(caught.value)) < 400
 
 
@@ -332,7 +332,7 @@ def test_what_is_on_the_list_is_taken(text: str) -> None:
 
 def test_a_million_elements_take_a_fraction_of_a_second() -> None:
     columns = {name: np.arange(1_000_000) % (7 + j) for j, name in enumerate(NAMES)}
-    started = time.monotonic()
+    started = time.process_time()
     held = Expression.parse("a != 0 and b % a == 0 and (a + 1) * (b + 2) <= 40 or c == 3").holds(columns)
-    assert time.monotonic() - started < 3.0
+    assert time.process_time() - started < 3.0
     assert 0 < held.sum() < len(held)

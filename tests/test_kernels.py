@@ -291,10 +291,10 @@ BAD = {
 
 @pytest.mark.parametrize(("old", "new", "message"), BAD.values(), ids=BAD.keys())
 def test_a_wrong_kernel_says_what_is_wrong_and_where(tmp_path: Path, old: str, new: str, message: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(KernelError, match=message) as caught:
         load(tmp_path, changed(old, new))
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert str(caught.value).startswith("kernel.toml:")
     assert caught.value.remedy
 
@@ -350,10 +350,10 @@ def test_a_huge_source_is_refused_unread(tmp_path: Path) -> None:
     folder = write_kernel(tmp_path)
     with (folder / "kernel.cu").open("wb") as file:
         file.truncate(1 << 30)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(KernelError, match=r"kernel\.cu: has 1073741824 bytes"):
         load_kernel(folder)
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_a_folder_that_is_none_or_has_no_declaration_is_refused(tmp_path: Path) -> None:

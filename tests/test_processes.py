@@ -42,7 +42,7 @@ def test_a_group_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     started = time.monotonic()
     ended = run(tmp_path, "sleep 31.4151 & sleep 31.4151", timeout_s=0.5)
     assert ended.timed_out
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 20.0
     wait_for_the_end_of("31.4151")
 
 
@@ -50,7 +50,7 @@ def test_children_left_behind_do_not_outlive_the_compiler(tmp_path: Path) -> Non
     started = time.monotonic()
     ended = run(tmp_path, "sleep 31.4152 & echo started; exit 0")
     assert (ended.returncode, ended.output) == (0, "started\n")
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 20.0
     wait_for_the_end_of("31.4152")
 
 

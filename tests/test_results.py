@@ -120,6 +120,20 @@ def test_the_winning_source_builds_as_it_is(tmp_path: Path, result: Result) -> N
     subprocess.run([*command, f"-I{folder}", str(user)], check=True)
 
 
+def test_a_header_that_is_named_in_several_ways_is_there_once(tmp_path: Path, result: Result) -> None:
+    """A file cannot lie below another one either: whatever a kernel includes, its result can be written."""
+    kernel = tmp_path / "kernel"
+    (kernel / "sub" / "a.h").mkdir(parents=True)
+    (kernel / "sub" / "a.h" / "b.h").write_text("")
+    (kernel / "sub" / "c.h").write_text('#include "a.h/b.h"\n')
+    (kernel / "a.h").write_text("#pragma once\n")
+    source = result.spec.kernel.sources["cpu"].file
+    source.write_text('#include "a.h"\n#include "./a.h"\n#include "sub/c.h"\n#include "sub//c.h"\n')
+    folder = ResultStore(tmp_path / "results", preamble=lambda *_: DEFINES).write(result, ROWS)
+    headers = [path.relative_to(folder / "include") for path in (folder / "include").rglob("*") if path.is_file()]
+    assert sorted(map(str, headers)) == ["a.h", "sub/c.h"]
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_the_winning_source_comes_with_the_headers_of_its_folder(tmp_path: Path, result: Result) -> None:
     kernel = tmp_path / "kernel"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,6 +32,7 @@ from tuner_daemon.runners import plan
 from tuner_daemon.runners.child import Child, ChildDiedError, ended
 from tuner_daemon.runners.cpu import CpuRunner
 from tuner_daemon.runners.cuda import CudaRunner
+from tuner_daemon.worker.workspace import KEPT
 
 GPU = DeviceInfo(
     "cuda",
@@ -214,6 +216,34 @@ def test_a_reference_of_nothing_but_zeros_is_refused(cpu: CpuRunner, gcc: GccBui
         cpu.run(task, first_artifact(gcc, task), Effort())
 
 
+def test_a_problem_that_the_worker_keeps_no_longer_is_prepared_anew_outside_of_a_candidates_time(
+    cpu: CpuRunner, gcc: GccBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    request = Child.request
+
+    def noting(self: Child, op: str, **payload: Any) -> dict[str, Any]:
+        asked.append(op)
+        return request(self, op, **payload)
+
+    task = cpu_task(affine_kernel(tmp_path), cpu)
+    artifact = first_artifact(gcc, task)
+    monkeypatch.setattr(Child, "request", noting)
+
+    def ops(n: int) -> list[str]:
+        asked.clear()
+        at_n = replace(task, spec=replace(task.spec, problem={"n": n}))
+        assert isinstance(cpu.run(at_n, artifact, Effort(samples=1)), Timing)
+        return list(asked)
+
+    assert ops(2000)[-2:] == ["prepare", "run"]
+    assert ops(2000) == ["run"], "it is kept"
+    for n in range(2001, 2001 + KEPT):
+        ops(n)
+    assert ops(2000)[-2:] == ["prepare", "run"]
+    assert ops(2000) == ["run"]
+
+
 def test_a_configuration_may_be_the_reference(cpu: CpuRunner, gcc: GccBuilder, tmp_path: Path) -> None:
     kernel = replace(affine_kernel(tmp_path), reference=Reference(config={"BEHAVIOUR": "right", "THREADS": 128}))
     task = cpu_task(kernel, cpu)
@@ -352,12 +382,13 @@ def test_a_child_that_dies_says_how_and_what_it_had_printed() -> None:
 
 
 def test_a_replacement_starts_in_a_fraction_of_a_second() -> None:
-    took_s = []
-    for _ in range(3):
+    def took_s() -> float:
         began = time.perf_counter()
         child = Child("cpu", 0)
         child.request("hello", timeout_s=60.0)
-        took_s.append(time.perf_counter() - began)
+        took = time.perf_counter() - began
         child.close()
-    assert min(took_s) < 1.0
+        return took
+
+    assert any(took_s() < 1.0 for _ in range(10)), "the machine may be busy with other tests"
     assert workers() == []

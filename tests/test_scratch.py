@@ -11,14 +11,18 @@ import pytest
 from tests.zoo_kernels import SCRATCH, Animal
 from tuner_daemon.builders.cache import BuildCache
 from tuner_daemon.builders.gcc import GccBuilder
+from tuner_daemon.errors import ExpressionError
 from tuner_daemon.interfaces import Effort
 from tuner_daemon.records.device import DeviceInfo
+from tuner_daemon.records.expression import Expression
 from tuner_daemon.records.kernel import Reference
 from tuner_daemon.records.measurement import Artifact, Failure, Outcome, Ran, Timing
 from tuner_daemon.records.space import ParamSpace
 from tuner_daemon.records.task import Task
 from tuner_daemon.runners import edges, plan
 from tuner_daemon.runners.cpu import CpuRunner
+from tuner_daemon.worker.cpu_device import CpuDevice
+from tuner_daemon.worker.device import GUARD_PATTERN
 
 DEVICE = DeviceInfo("cpu", 0, "any", "any", "any")
 EFFORT = Effort(samples=3, timeout_s=30.0)
@@ -78,6 +82,26 @@ def test_a_configuration_that_serves_as_reference_has_one_too(cpu: CpuRunner, tm
     kernel = replace(task.spec.kernel, reference=Reference(config={"THREADS": 64}), sha256="by configuration")
     task = replace(task, spec=replace(task.spec, kernel=kernel))
     assert isinstance(cpu.run(task, built(cpu, task), EFFORT), Timing)
+
+
+def test_a_configuration_may_need_none(tmp_path: Path) -> None:
+    kernel = replace(SCRATCH, parameters={"THREADS": (64, 128)}).kernel(tmp_path)
+    spec = replace(SCRATCH.task(tmp_path, DEVICE).spec, kernel=kernel)
+    artifacts = [Artifact(config, Path("x"), "zoo", "0", 0.0) for config in ParamSpace(kernel, spec.problem).all()]
+
+    def sizes(shape: str) -> list[int]:
+        arguments = [
+            replace(a, shape=(Expression.parse(shape),)) if a.kind == "workspace" else a for a in kernel.arguments
+        ]
+        asked = replace(spec, kernel=replace(kernel, arguments=tuple(arguments)))
+        return [plan.at_problem(asked, a, None)["program"]["scratch"][0]["shape"][0] for a in artifacts]
+
+    assert sizes("THREADS - 64") == [0, 64]
+    buffer = CpuDevice(0).allocate(0)
+    buffer.fill(0)
+    assert all((band == GUARD_PATTERN).all() for band in buffer.guards())
+    with pytest.raises(ExpressionError, match="shape is -64"):
+        sizes("THREADS - 128")
 
 
 def test_configurations_with_other_scratch_memory_share_a_problem(tmp_path: Path) -> None:

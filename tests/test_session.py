@@ -173,18 +173,6 @@ def test_a_flat_landscape_is_not_called_faster() -> None:
     assert result.best.config == result.baseline.config
 
 
-def test_equal_binaries_share_one_measurement() -> None:
-    runner = ScriptedRunner(lambda _: 1e-3)
-    task = scripted_task(measurements=12)
-    tune(task, "job", parts(runner=runner, builder=ScriptedBuilder(same_binary=True)))
-    assert len(runner.ran) == 12  # launched differently: block and grid follow from A and B
-    alike = ScriptedRunner(lambda _: 1e-3)
-    launch = type(task.spec.kernel.launch)((), (), task.spec.kernel.launch.shared_bytes)
-    object.__setattr__(task.spec.kernel, "launch", launch)
-    tune(task, "job", parts(runner=alike, builder=ScriptedBuilder(same_binary=True)))
-    assert len(alike.ran) == 1
-
-
 def test_a_device_with_its_own_cores_runs_while_the_next_round_is_chosen_and_built() -> None:
     def built_while_running(shares_cores: bool) -> list[bool]:
         builder, seen = ScriptedBuilder(), list[bool]()

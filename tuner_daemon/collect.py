@@ -89,6 +89,9 @@ def _collect_at(
             if stop():
                 return measured
             measured += place.measure(batch, built, on_each, stop)
+    for place in places:
+        while place.bench.waiting and not stop():
+            measured += place.measure([], [], on_each, stop)
     return measured
 
 
@@ -119,7 +122,7 @@ class Place:
         proposals, before = {p.config.key: p for p in batch}, len(self.done)
         self._follow_baseline(proposals, built, seen)
         items = [item for item in built if item.config.key in proposals and item.config.key not in self.done]
-        if items:
+        if items or self.bench.waiting:
             rows = self.bench.measure(Building(proposals, iter(items)), self._effort, 0, seen, stop)
             self.done |= {row.ran.config.key for row in rows}
         return len(self.done) - before

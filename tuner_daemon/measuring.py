@@ -232,10 +232,14 @@ class Bench:
         self.counters["samples"] += len(ran.times_s) if isinstance(ran, Timing) else 0
 
     def _launched_as(self, artifact: Artifact) -> str:
-        """Equal binaries are twins only if they are launched alike."""
+        """Equal binaries are twins only if they are launched alike, on memory of the same sizes."""
         launch, names = self.task.spec.kernel.launch, {**self.task.spec.problem, **artifact.config.as_dict()}
         sizes = [e.evaluate(names) for e in (*launch.block, *launch.grid, launch.shared_bytes)]
-        arguments = [e.evaluate(names) for a in self.task.spec.kernel.arguments if (e := a.value) is not None]
+        arguments = [
+            e.evaluate(names)
+            for a in self.task.spec.kernel.arguments
+            for e in (*a.shape, *([] if a.value is None else [a.value]))
+        ]
         return f"{artifact.sha256} {artifact.entry} {sizes} {arguments}"
 
     # -- the baseline between candidates -----------------------------------------------------------------------

@@ -172,6 +172,12 @@ def _special(secret: Path) -> dict[str, Make]:
         "deep": deep,
         "crowded": crowded,
         "includes": includes,
+        **_odd_texts(),
+    }
+
+
+def _odd_texts() -> dict[str, Make]:
+    return {
         "bom.toml": partial(_write, content=b"\xef\xbb\xbf" + TEMPLATE.encode()),
         "two-boms.toml": partial(_write, content=b"\xef\xbb\xbf" * 2 + TEMPLATE.encode()),
         "-rf.toml": partial(_write, content=TEMPLATE.encode()),

@@ -57,7 +57,7 @@ class WorkerRunner:
         self._child: Child | None = None
         self._device: DeviceInfo | None = None
         self._references: OrderedDict[str, Artifact | None] = OrderedDict()
-        self._prepared: set[str] = set()
+        self._prepared: OrderedDict[str, None] = OrderedDict()  # problems that the worker keeps, the last used last
         self._edgeless: set[str] = set()  # small problems at which the reference has failed
         self.abnormal_ends = 0  # candidates that could not be launched, crashed, or were killed at their time limit
         self.canaries_passed = 0  # after such ends; each is followed by one before anything else is run
@@ -250,6 +250,7 @@ class WorkerRunner:
         child = self._started()
         key = json.dumps(problem, sort_keys=True)
         if key in self._prepared:
+            self._prepared.move_to_end(key)
             return
         try:
             reply = child.request("prepare", timeout_s=REFERENCE_TIMEOUT_S, problem=problem, checks=self._checks())
@@ -261,7 +262,9 @@ class WorkerRunner:
                 self._replace()
             raise KernelError(f"cannot be run: {reply['error']}", key="reference")
         self.checked_by = reply["checked_by"]
-        self._prepared.add(key)
+        self._prepared[key] = None
+        while len(self._prepared) > reply["kept"]:  # the others would be made anew in a candidate's time
+            self._prepared.popitem(last=False)
 
     def _checks(self) -> str | None:
         """Path of the worker's own kernels, for devices that can compare by themselves."""

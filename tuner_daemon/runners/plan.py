@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner_daemon.errors import KernelError
+from tuner_daemon.errors import ExpressionError, KernelError
 from tuner_daemon.records import roofline
 from tuner_daemon.records.device import DeviceInfo
 from tuner_daemon.records.expression import Expression
@@ -156,7 +156,10 @@ def _array(argument: Argument, names: Names, fill: str) -> dict[str, Any]:
 
 def _size(expression: Expression, argument: Argument, names: Names) -> int:
     size = int(expression.evaluate(names))
-    if size < 1:
+    if argument.kind == "workspace":  # some configurations may need none
+        if size < 0:
+            raise ExpressionError(f"arguments.{argument.name}.shape is {size} ({expression.text})")
+    elif size < 1:
         raise KernelError(f"is {size} ({expression.text})", key=f"arguments.{argument.name}.shape")
     return size
 

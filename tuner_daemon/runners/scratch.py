@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,10 +22,13 @@ class Scratch:
     def is_too_large(self) -> bool:
         """Whether its files take more than LIMIT_BYTES of the disk."""
         total = 0
-        for size in _sizes(self.folder):
-            total += size
-            if total > LIMIT_BYTES:
-                return True
+        try:
+            for size in _sizes(self.folder):
+                total += size
+                if total > LIMIT_BYTES:
+                    return True
+        except RecursionError:  # deeper than anybody needs
+            return True
         return False
 
     def empty(self) -> None:
@@ -32,12 +36,19 @@ class Scratch:
         with suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    _remove(entry.path)
                 else:
                     Path(entry.path).unlink()
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
+
+
+def _remove(folder: str | Path) -> None:
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # it calls itself for each level
+        subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 def _sizes(folder: Path) -> Iterator[int]:

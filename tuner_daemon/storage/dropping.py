@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from tuner_daemon.errors import SpecError
 from tuner_daemon.records.spec import SPEC_SUFFIXES, spec_in
 from tuner_daemon.storage import files
-from tuner_daemon.storage.incoming import SOURCE_SUFFIXES, safe_name
+from tuner_daemon.storage.incoming import MAX_FOLDER_DEPTH, SOURCE_SUFFIXES, safe_name
 
 # The spool's group must be able to read a dropped spec and to move a dropped folder, whatever the client's umask.
 _FILE_MODE, _FOLDER_MODE = 0o660, 0o2770
@@ -70,19 +71,22 @@ def _make_folders(folder: Path, top: Path) -> None:
         files.fsync_folder(folder.parent)
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copies a file or a folder and fsyncs it. Raises OSError for links and special files, which are not followed."""
+def copy(source: Path, target: Path, levels: int = MAX_FOLDER_DEPTH) -> None:
+    """Copies a file or a folder and fsyncs it. Raises OSError for links and special files, which are not followed, and
+    for folders more than ``levels`` deep."""
     if source.is_dir() and not source.is_symlink():
-        copy_tree(source, target)
+        copy_tree(source, target, levels)
     else:
         _copy_file(source, target)
 
 
-def copy_tree(source: Path, target: Path) -> None:
+def copy_tree(source: Path, target: Path, levels: int = MAX_FOLDER_DEPTH) -> None:
+    if levels < 0:
+        raise OSError(errno.ELOOP, "folders are too deep", str(source))
     _make_folder(target)
     for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
         if not entry.name.startswith("."):
-            copy(Path(entry.path), target / entry.name)
+            copy(Path(entry.path), target / entry.name, levels - 1)
     files.fsync_folder(target)
 
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -205,7 +206,10 @@ def replace_link(link: Path, target: str) -> None:
 def remove(path: Path) -> None:
     """Removes a file, link or folder tree if it is there. Never follows a link."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        except RecursionError:  # it calls itself for each level
+            subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False)
     else:
         path.unlink(missing_ok=True)
 
@@ -258,10 +262,12 @@ def copy_regular(source: Path, target: Path, limit_bytes: int, mode: int) -> Non
         if status.st_size > limit_bytes:
             raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(source))
         os.fchmod(copy.fileno(), mode)
-        left = limit_bytes  # it may grow
-        while left > 0 and (block := file.read(min(left, 1 << 20))):
-            copy.write(block)
+        left = limit_bytes
+        while block := file.read(1 << 20):
             left -= len(block)
+            if left < 0:  # it has grown
+                raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(source))
+            copy.write(block)
         copy.flush()
         _fsync(copy.fileno(), target)
 

@@ -26,7 +26,7 @@ COMPANION_SUFFIXES = (*SOURCE_SUFFIXES, ".npy")  # lie beside a spec that names 
 SIDECAR_SUFFIXES = (".job", ".reason.txt")
 RENAMED_S, WRITTEN_S, OPEN_S = 0.2, 1.0, 60.0  # unchanged for so long between two scans is whole
 MAX_SEEN = 1_000_000
-MAX_FOLDER_ENTRIES = 10_000
+MAX_FOLDER_ENTRIES, MAX_FOLDER_DEPTH = 10_000, 32
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
@@ -160,7 +160,9 @@ class Incoming:
 
     def _observe_folder(self, folder: Path) -> Fingerprint | _Refused | None:
         found: list[tuple[str, int, int, int]] = []
-        for parent, folders, names in os.walk(folder):
+        for parent, folders, names in os.walk(folder):  # which calls itself for each level
+            if len(Path(parent).relative_to(folder).parts) > MAX_FOLDER_DEPTH:
+                return _Refused(f"folders more than {MAX_FOLDER_DEPTH} deep in one job")
             for name in [".", *folders, *names]:
                 path = Path(parent, name)
                 try:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tuner_daemon.errors import SpoolError
@@ -231,12 +231,18 @@ def winning_source(result: Result) -> str | None:
 
 
 def winning_headers(result: Result) -> dict[str, bytes]:
-    """The kernel folder's headers that the source needs, by the names that it includes them by."""
+    """The kernel folder's headers that the source needs, by the names that it includes them by; one of several that
+    say the same in other ways (``a.h``, ``./a.h``). What could only lie below another header is left out."""
     source = result.spec.kernel.sources.get(result.spec.language)
     if source is None:
         return {}
     found = includes.headers(source.file, result.spec.kernel.folder)
-    return {name: includes.read(file).encode("utf-8", "surrogateescape") for name, file in found.items()}
+    plain = {PurePosixPath(name): file for name, file in found.items()}
+    return {
+        str(name): includes.read(file).encode("utf-8", "surrogateescape")
+        for name, file in plain.items()
+        if plain.keys().isdisjoint(name.parents)
+    }
 
 
 def config_h(result: Result, defines: str) -> str:

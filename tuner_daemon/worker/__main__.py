@@ -3,7 +3,8 @@
 JSON lines over two dedicated pipes, so that a candidate which prints cannot disturb them. Requests::
 
     {"id": 1, "op": "hello"}          -> fields of a DeviceInfo, and free_bytes of device memory, after the canary
-    {"id": 2, "op": "prepare", "problem": {…}, "checks": "….cubin"}       -> {"sets": 7, "checked_by": "device"}
+    {"id": 2, "op": "prepare", "problem": {…}, "checks": "….cubin"}
+        -> {"sets": 7, "checked_by": "device", "kept": 1}, with how many problems are kept
     {"id": 3, "op": "run", "candidate": {…}, "effort": {…}}               -> a timing or a failure
     {"id": 4, "op": "race", "candidates": […], "blocks": 30, "seconds": 60} -> {"results": […]} or {"culprit": …}
     {"id": 5, "op": "canary"}                                             -> {}
@@ -70,7 +71,8 @@ class Worker:
         if request["op"] == "prepare":
             self._use_checks(request.get("checks"))
             sets = self._workspaces.of(parse_problem(request["problem"])).sets
-            return {"sets": len(sets), "checked_by": "device" if self._workspaces.checks else "host"}
+            checked_by = "device" if self._workspaces.checks else "host"
+            return {"sets": len(sets), "checked_by": checked_by, "kept": self._workspaces.count}
         if request["op"] == "run":
             candidate = parse_candidate(request["candidate"])
             return harness.run(self._workspaces, self._device, candidate, request["effort"], note)

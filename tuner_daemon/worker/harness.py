@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from tuner_daemon.worker.device import Call, Device
+from tuner_daemon.worker.device import Buffer, Call, Device
+from tuner_daemon.worker.inputs import fresh_seed
 from tuner_daemon.worker.ladder import sampled
 from tuner_daemon.worker.messages import Candidate, Edge
 from tuner_daemon.worker.stages import Note, Stages
@@ -30,6 +31,7 @@ T = TypeVar("T")
 WARM_LAUNCHES = 3
 LONG_LAUNCH_S = 1e-3  # what is in the caches, or a launch's overhead, makes little difference to longer ones
 SLOW_LAUNCH_S = 0.25  # no use warming up for longer launches
+FIRST_EXTRA_S = 5e-3  # that a program's first launch may take beside its work: loading it, memory for its registers
 SHORT_FACTOR = 3.0  # a short launch is given up when it is slower than wanted by so much
 BEHIND = 1.05  # times the time to beat: what a long launch is told from by the launches that are checked
 TIME_SHARE = 0.5  # of the time limit; sampling stops there with what it has
@@ -39,9 +41,11 @@ LAST_CHECKED = 3  # of the slots that the last sample used
 
 
 class Trial:
-    """One candidate on the device. Every method raises FailedError."""
+    """One candidate on the device. Every method raises FailedError. ``order``: draws the order of input sets."""
 
-    def __init__(self, device: Device, workspace: Workspace, candidate: Candidate) -> None:
+    def __init__(
+        self, device: Device, workspace: Workspace, candidate: Candidate, order: np.random.Generator | None = None
+    ) -> None:
         self._device, self._workspace, self._candidate = device, workspace, candidate
         self._calls: dict[Slot, Call] = {}
         self._batch = 1
@@ -49,12 +53,16 @@ class Trial:
         self.warm_median_s: float | None = None
         self.device_s = 0.0  # of work that this candidate has given to the device
         self._last: list[Slot] = []
-        self._loaded = on_device(lambda: device.load(candidate.program))
-        self._scratch = on_device(lambda: allocate_scratch(device, candidate.program))
+        self._scratch: dict[str, Buffer] = {}
         timed = partial(self._time, cold=True)
-        self.verification = Verification(device, workspace, self._call, timed, self._scratch)
-        if workspace.sets:
-            fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs)
+        self.verification = Verification(device, workspace, self._call, timed, self._scratch, order)
+        self._loaded = on_device(lambda: device.load(candidate.program))
+        try:
+            self._scratch |= on_device(lambda: allocate_scratch(device, candidate.program))
+            on_device(lambda: fill_constants(self._loaded, workspace.problem, workspace.sets[0].inputs))
+        except FailedError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """What is the candidate's own goes back at once: its checks refer back to it, and only the collector would
@@ -75,8 +83,9 @@ class Trial:
     def warm_up(self) -> None:
         """Three launches with warm caches, whose median is the warm time; of long launches, those that were checked
         count."""
+        on_device(self._device.warm_up)  # checking may have been a pause
         checks = self.verification
-        times = list(checks.checked_s) if checks.first_launch_s > LONG_LAUNCH_S else []
+        times = list(checks.checked_s) if checks.shortest_s > LONG_LAUNCH_S else []
         slot = checks.placed(0)
         slot.reset()
         calls = [self._call(slot)]
@@ -125,14 +134,14 @@ class Trial:
     def _call(self, slot: Slot) -> Call:
         if slot not in self._calls:
             arguments = slot.passed(self._candidate.problem.arguments, self._scratch)
-            self._calls[slot] = self._loaded.bind(arguments)
+            self._calls[slot] = on_device(lambda: self._loaded.bind(arguments))
         return self._calls[slot]
 
     def _choose_batch(self, launch_s: float) -> None:
         accumulates = any(a.kind == "inout" for a in self._candidate.problem.arrays)
         if launch_s < self._device.short_s and not accumulates:
             self._batch = min(LONGEST_BATCH, max(2, math.ceil(2 * self._device.short_s / max(launch_s, 1e-6))))
-            self._workspace.widen(self._batch)
+            on_device(lambda: self._workspace.widen(self._batch))
 
 
 def run(
@@ -155,7 +164,6 @@ def _run(
     try:
         note(0, "loading")
         trial = Trial(device, workspace, candidate)
-        device.warm_up()
         edge = candidate.edge
 
         def at_edge() -> None:
@@ -204,8 +212,9 @@ def check_edge(workspaces: Workspaces, device: Device, edge: Edge) -> None:
 
 @dataclass(frozen=True)
 class Aim:
-    """What is wanted of a candidate, and so how much it is worth. A hopeless one is launched once; one that is behind
-    keeps the times of its checks; only one that may win is warmed up and sampled."""
+    """What is wanted of a candidate, and so how much it is worth. A hopeless one is launched once, or twice where the
+    first launch may have been something else than its work; one that is behind keeps the times of its checks; only one
+    that may win is warmed up and sampled."""
 
     steps: Sequence[int]
     drop_above_s: float
@@ -218,27 +227,36 @@ class Aim:
         drop_above_s, beat_s = (math.inf if limit is None else float(limit) for limit in limits)
         return cls(effort.get("steps") or [effort["samples"]], drop_above_s, beat_s, bool(effort.get("known")))
 
-    def is_hopeless(self, launch_s: float) -> bool:
+    def is_hopeless(self, checked_s: Sequence[float]) -> bool:
+        launch_s = _work_s(checked_s)
         return launch_s > self.drop_above_s * (1.0 if launch_s > LONG_LAUNCH_S else SHORT_FACTOR)
 
-    def is_behind(self, launch_s: float) -> bool:
-        return launch_s > max(LONG_LAUNCH_S, BEHIND * self.beat_s)
+    def is_behind(self, checked_s: Sequence[float]) -> bool:
+        return self._cannot_beat(_work_s(checked_s))
 
     def is_settled(self, checked_s: Sequence[float]) -> bool:
         """Whether more launches before timing would tell nothing that matters."""
-        behind = self.is_behind(min(checked_s))
-        return self.is_hopeless(min(checked_s)) or (len(checked_s) > 1 if behind else self.known)
+        seems_behind = self._cannot_beat(min(checked_s))
+        return self.is_hopeless(checked_s) or (len(checked_s) > 1 if seems_behind else self.known)
+
+    def _cannot_beat(self, launch_s: float) -> bool:
+        return launch_s > max(LONG_LAUNCH_S, BEHIND * self.beat_s)
+
+
+def _work_s(checked_s: Sequence[float]) -> float:
+    """What a launch takes at the least."""
+    return min(checked_s) if len(checked_s) > 1 else checked_s[0] - FIRST_EXTRA_S
 
 
 def _measure(trial: Trial, aim: Aim, stop_at: float, note: Note, at_edge: Callable[[], None]) -> dict[str, Any]:
     checks = trial.verification
     note(0, "checking")
     checks.before(enough=lambda: aim.is_settled(checks.checked_s))
-    if aim.is_hopeless(checks.first_launch_s):
-        return _timing(trial, checks.checked_s)
+    if aim.is_hopeless(checks.checked_s):
+        return _timing(trial, [checks.shortest_s])
     if not aim.known:
         at_edge()
-    if aim.is_behind(checks.first_launch_s):
+    if aim.is_behind(checks.checked_s):
         note(0, "checking again")
         checks.after(in_a_row=False, thorough=False)
         return _timing(trial, checks.checked_s)
@@ -275,12 +293,12 @@ class Race:
         self._workspaces, self._device, self._candidates, self._note = workspaces, device, candidates, note
         self._trials: dict[int, Trial] = {}
         self._times_s: dict[int, list[float]] = {}
+        self._order_seed = fresh_seed()
         self.replies: list[dict[str, Any] | None] = [None] * len(candidates)
 
     def run(self, blocks: int, timeout_s: float) -> dict[str, Any]:
         """Answers with ``results``, one per candidate; or with ``culprit`` and its failure, if one broke the device."""
         stop_at = time.perf_counter() + RACE_TIME_SHARE * timeout_s
-        self._device.warm_up()
         try:
             for number in range(len(self._candidates)):
                 self._attempt(number, "checking", self._enter)
@@ -304,7 +322,8 @@ class Race:
 
     def _enter(self, number: int) -> None:
         candidate = self._candidates[number]
-        trial = Trial(self._device, self._workspaces.of(candidate.problem), candidate)
+        order = np.random.default_rng(self._order_seed)
+        trial = Trial(self._device, self._workspaces.of(candidate.problem), candidate, order)
         self._trials[number], self._times_s[number] = trial, []
         _checked(trial, trial.verification.before)
         trial.warm_up()

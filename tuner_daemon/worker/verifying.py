@@ -51,8 +51,8 @@ def on_device(action: Callable[[], T]) -> T:
 
 class Verification:
     """Of one candidate. ``call``: gives the launch on one slot; ``timed``: launches, and gives the seconds of each;
-    ``scratch``: memory that is the candidate's own, of which only the guard bands are looked at. Every method raises
-    FailedError."""
+    ``scratch``: memory that is the candidate's own, of which only the guard bands are looked at; ``order``: draws the
+    order of the sets, which those that are compared have in common. Every method raises FailedError."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class Verification:
         call: Callable[[Slot], Call],
         timed: Callable[[Sequence[Call]], float],
         scratch: Mapping[str, Buffer],
+        order: np.random.Generator | None = None,
     ) -> None:
         self._device, self._workspace, self._call, self._timed = device, workspace, call, timed
         self._scratch = scratch
@@ -69,8 +70,9 @@ class Verification:
         self.checked_s: list[float] = []
         sets = workspace.sets
         alike = [number for number, s in enumerate(sets) if s.alike]
-        self._unseen = int(self._rng.choice(alike)) if len(alike) > 1 else None
-        drawn = [int(n) for n in self._rng.permutation(len(sets)) if n != self._unseen]
+        order = order or self._rng
+        self._unseen = int(order.choice(alike)) if len(alike) > 1 else None
+        drawn = [int(n) for n in order.permutation(len(sets)) if n != self._unseen]
         # Without zeros, which may be faster to compute with: the launches that are timed, and the first of all.
         self._timed_sets = [n for n in drawn if sets[n].alike] or drawn
         self._seen = [self._timed_sets[0], *(n for n in drawn if n != self._timed_sets[0])]
@@ -79,7 +81,7 @@ class Verification:
         self._used: set[Slot] = set()
 
     @property
-    def first_launch_s(self) -> float:
+    def shortest_s(self) -> float:
         """The shortest of the launches that were checked."""
         return min(self.checked_s, default=math.inf)
 
@@ -93,7 +95,7 @@ class Verification:
 
     def before(self, enough: Callable[[], bool] = lambda: False) -> None:
         """Sets that it may see, until ``enough()``. The second and every other one lies where the one before it lay,
-        whose outputs are still there. The launches are cold, so that their times count."""
+        whose outputs are still there. The caches are cold and the device is not, so that their times count."""
         if self._workspace.checks is not None:
             on_device(self._workspace.checks.spoil)
         slots = self._workspace.slots
@@ -106,6 +108,7 @@ class Verification:
                 slot.restore()
             else:
                 slot.reset()
+            on_device(self._device.warm_up)  # comparing may have been a pause
             self.checked_s.append(self._timed([self._call(slot)]))
             self.verify(slot)
 
@@ -114,7 +117,7 @@ class Verification:
         while it takes little time in comparison. ``spent_s``: on the sample."""
         self._timed_s += spent_s
         cheap = self._looking_s < LOOK_SHARE * self._timed_s
-        if not cheap and (self._looked or self._rng.random() >= LOOK_CHANCE):
+        if not (cheap if self._looked else self._rng.random() < LOOK_CHANCE):
             return
         began = time.perf_counter()
         self._looked = True

@@ -271,6 +271,10 @@ class Workspaces:
         self._seed = inputs.fresh_seed()
         self.checks: Checks | None = None
 
+    @property
+    def count(self) -> int:
+        return len(self._kept)
+
     def of(self, problem: Problem) -> Workspace:
         """Made anew if a candidate of another problem has written into it."""
         if self._kept and next(reversed(self._kept)) == problem.key:
