@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,7 @@ def free_port() -> int:
 
 def test_nothing_is_published_unless_asked(tmp_path: Path) -> None:
     handlers = list(logging.getLogger().handlers)
-    assert metrics.publish(settings(tmp_path)) is None
+    assert metrics.publish(settings(tmp_path), threading.Event()) is None
     assert logging.getLogger().handlers == handlers
 
 
@@ -103,14 +104,14 @@ def test_a_state_folder_that_is_not_there_yet_has_no_figures_and_no_error(tmp_pa
 
 def test_the_port_is_open_on_this_machine_only(tmp_path: Path) -> None:
     port = free_port()
-    metrics.publish(settings(tmp_path, port=port))
+    metrics.publish(settings(tmp_path, port=port), threading.Event())
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert "tunerd_queue_specs:incoming" in samples(answer.read().decode())
     listening = Path("/proc/net/tcp").read_text()
     assert f"0100007F:{port:04X}" in listening
     assert f"00000000:{port:04X}" not in listening
     with pytest.raises(SettingsError, match=r"metrics\.port cannot be had"):
-        metrics.publish(settings(tmp_path, port=port))
+        metrics.publish(settings(tmp_path, port=port), threading.Event())
 
 
 def test_the_file_is_written_again_and_again_and_a_folder_that_is_gone_harms_nothing(
@@ -119,7 +120,8 @@ def test_the_file_is_written_again_and_again_and_a_folder_that_is_gone_harms_not
     folder = tmp_path / "collector"
     folder.mkdir()
     file = folder / "tunerd.prom"
-    metrics.publish(settings(tmp_path, textfile=str(file), every_s=0.05))
+    stop = threading.Event()
+    metrics.publish(settings(tmp_path, textfile=str(file), every_s=0.05), stop)
     wait_until(file.exists)
     file.unlink()
     folder.rmdir()
@@ -127,3 +129,5 @@ def test_the_file_is_written_again_and_again_and_a_folder_that_is_gone_harms_not
     folder.mkdir()
     wait_until(file.exists)
     assert "tunerd_log_rows" in samples(file.read_text())
+    stop.set()
+    wait_until(lambda: "metrics" not in {thread.name for thread in threading.enumerate()})

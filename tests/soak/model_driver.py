@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from cost_model import Hyperparameters, Prior, TrainingSet
+from cost_model.prior import booster_file
 from tests.learning_tasks import tiled_task, true_log_s
 from tests.soak import hostile_models as hostile
 from tuner_daemon.cli.workshop import Models, Workshop
@@ -28,7 +29,7 @@ from tuner_daemon.settings import Settings
 from tuner_daemon.storage.models import ModelStore
 
 MANIFEST = "manifest.json"
-FILES = ("policy.safetensors", "policy.json", "prior.ubj", "prior.json", MANIFEST)
+FILES = ("policy.safetensors", "policy.json", booster_file(0), "prior.json", MANIFEST)
 TASK = tiled_task()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cost_model.prior import booster_file
 from tests.conftest import ROOT
 from tests.soak.faults import quick_folder
 from tests.soak.hostile_models import payloads
@@ -91,5 +92,6 @@ def test_the_payload_would_run_where_it_is_unpickled_and_half_a_model_would_be_s
     store = ModelStore(tmp_path / "models")
     store.promote(store.publish(model_files(tmp_path / "source", 1), {}))
     champion = store.folder / (store.current_version() or "")
-    (champion / "prior.ubj").write_bytes((champion / "prior.ubj").read_bytes()[:-1])
+    trees = champion / booster_file(0)
+    trees.write_bytes(trees.read_bytes()[:-1])
     assert store.current() is None

@@ -87,8 +87,9 @@ class StateFolder(Collector):
         return None if made_s is None else max(0.0, time.time() - made_s)
 
 
-def publish(settings: Settings) -> CollectorRegistry | None:
-    """Begins to publish if the settings say where. Raises SettingsError for a port that cannot be had."""
+def publish(settings: Settings, stop: threading.Event) -> CollectorRegistry | None:
+    """Begins to publish if the settings say where; files are written until ``stop`` is set. Raises SettingsError for a
+    port that cannot be had."""
     wanted = settings.metrics
     if not wanted.port and not wanted.textfile:
         return None
@@ -103,14 +104,14 @@ def publish(settings: Settings) -> CollectorRegistry | None:
     if wanted.textfile:
         with suppress(OSError):
             Path(wanted.textfile).parent.mkdir(parents=True, exist_ok=True)
-        arguments = (registry, Path(wanted.textfile), wanted.every_s)
+        arguments = (registry, Path(wanted.textfile), wanted.every_s, stop)
         threading.Thread(target=_write_again_and_again, args=arguments, daemon=True, name="metrics").start()
     return registry
 
 
-def _write_again_and_again(registry: CollectorRegistry, file: Path, every_s: float) -> None:
-    failed = False
-    while True:
+def _write_again_and_again(registry: CollectorRegistry, file: Path, every_s: float, stop: threading.Event) -> None:
+    failed, stopping = False, False
+    while not stopping:
         try:
             write_to_textfile(str(file), registry)
             failed = False
@@ -118,4 +119,4 @@ def _write_again_and_again(registry: CollectorRegistry, file: Path, every_s: flo
             if not failed:
                 logger.warning("the metrics cannot be written: %s", error)
             failed = True
-        time.sleep(every_s)
+        stopping = stop.wait(every_s)

@@ -60,7 +60,7 @@ def run_daemon(read_settings: Callable[[], Settings], log_format: logs.Format = 
     if settings.metrics.port or settings.metrics.textfile:
         from tuner_daemon.cli import metrics
 
-        metrics.publish(settings)
+        metrics.publish(settings, signals.stop)
     while not signals.stop.is_set():
         signals.reload.clear()
         _serve(settings, signals)
